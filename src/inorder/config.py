@@ -154,7 +154,7 @@ class ConsumerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """One client session: what its producers and consumers share."""
+    """Settings of one client session, which its producers and consumers share."""
 
     request_timeout_ms: int = setting(3000, "time for one request and its answer", rocketmq="mqClientApiTimeout")
     send_timeout_ms: int = setting(10_000, "time for a send with all its retries")

@@ -427,7 +427,7 @@ BROKER_ERRORS: dict[int, type[BrokerError]] = {
 def broker_error(
     code: int, remark: str | None, fields: Mapping[str, str] | None = None
 ) -> BrokerError:
-    """Return the exception that stands for a response code, with what its fields say."""
+    """Return the exception for a response code, with values from the reply's fields."""
     kind = BROKER_ERRORS.get(code, BrokerError)
     said: dict[str, int | str] = {}
     for name, wire in kind.says:

@@ -17,7 +17,7 @@ _WHOLE_CONTRACT = Rules()
 
 
 def _settle(rules: Rules, *, stored: bool, handled: bool) -> Rules:
-    """Fill in what the rules leave open: a history is complete in the kinds that it holds."""
+    """Fill in open rules: a history is complete in the kinds of events that it holds."""
     return replace(
         rules,
         complete_stored=stored if rules.complete_stored is None else rules.complete_stored,

@@ -22,7 +22,7 @@ SHOWN_MAX: Final = 20
 
 
 class Kind(StrEnum):
-    """What can be wrong with a history."""
+    """The kinds of faults of a history."""
 
     LOST = "lost"
     DOUBLED = "doubled"

@@ -247,7 +247,7 @@ class RouteTable:
     # Topics.
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return who serves a topic; None if nobody does."""
+        """Return the route of a topic; None if no broker serves it."""
         queues = self._topics.get(topic, {})
         names = [name for name in sorted(queues) if name in self._brokers]
         if not names:

@@ -79,7 +79,7 @@ class NameServer:
 
     @property
     def desk(self) -> handlers.Desk:
-        """Return what the handlers work with."""
+        """Return the tables and counters for the handlers."""
         assert self._desk is not None, "the name server was not started"
         return self._desk
 

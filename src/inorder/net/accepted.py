@@ -46,7 +46,7 @@ TLS_HANDSHAKE = 0x16
 
 
 class FrameHandler(Protocol):
-    """What a server does with its connections. All calls are synchronous and on the loop."""
+    """The callbacks of a server's connections. All calls are synchronous and on the loop."""
 
     def connection_made(self, connection: ServerConnection) -> None:
         """Learn of a new connection, which has sent nothing yet."""
@@ -153,7 +153,7 @@ class ServerConnection(asyncio.Protocol):
         self.write(encode_frame(command))
 
     def flush(self) -> None:
-        """Write what is queued now, without waiting for the end of the tick."""
+        """Write the queued bytes now, without waiting for the end of the tick."""
         parts = self._parts
         if not parts:
             return
@@ -232,7 +232,7 @@ class ServerConnection(asyncio.Protocol):
         return self._calls is not None and self._calls.take(response)
 
     def close(self, reason: str) -> None:
-        """Send what is queued and close.
+        """Send the queued bytes and close.
 
         The end of the stream travels with the last replies. RocketMQ's C++ client sends its next
         pull as soon as it has a reply, unless it sees the end, and waits 30 s for a lost pull.
@@ -250,7 +250,7 @@ class ServerConnection(asyncio.Protocol):
             transport.close()
 
     def abort(self, reason: str) -> None:
-        """Close at once; what is queued is lost."""
+        """Close at once; queued bytes are lost."""
         self._close(reason)
         self._parts = []
         self._queued_bytes = 0

@@ -142,7 +142,7 @@ OnLost = Callable[["Connection", str], None]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
-    """What a connection did so far."""
+    """Counters of a connection."""
 
     address: str
     outstanding: int
@@ -185,7 +185,7 @@ class Connection(Posting, asyncio.Protocol):
         self.numbers_sends: bool | None = None
         """Whether the server is a broker with idempotent producers; None: not asked yet."""
         self.capability: int | None = None
-        """What the server can do beyond RocketMQ: 0 for RocketMQ's own; None: not asked yet."""
+        """The capability of the server: 0 for an Apache RocketMQ server; None: not asked yet."""
         self._reason: str | None = None
         self._writable: asyncio.Future[None] | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -278,7 +278,7 @@ class Connection(Posting, asyncio.Protocol):
         self._parts.append(data)
 
     def flush(self) -> None:
-        """Write what is queued now."""
+        """Write the queued bytes now."""
         parts = self._parts
         if not parts or self._transport is None:
             return
@@ -289,7 +289,7 @@ class Connection(Posting, asyncio.Protocol):
         write_out(self._transport, parts)
 
     def close(self, reason: str = "closed by us") -> None:
-        """Send what is queued and close; outstanding requests fail with ConnectionLost."""
+        """Send the queued bytes and close; outstanding requests fail with ConnectionLost."""
         if self.closed:
             return
         self.flush()

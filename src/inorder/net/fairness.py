@@ -38,7 +38,7 @@ PROBATION_MS = 1000
 
 
 class Turns:
-    """The line of one server, and what is left of the present turn."""
+    """The waiting connections of one server, and the remaining time of the present turn."""
 
     __slots__ = ("_clock", "_ends_ms", "_line", "_loop", "_open", "_scheduled", "_spared", "_work")
 
@@ -84,7 +84,7 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """Tell whether this turn has no time left for what can wait."""
+        """Return whether this turn has no time left for work that can wait."""
         return bool(self._work) or not self._has_time()
 
     def finish(self) -> None:

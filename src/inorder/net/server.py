@@ -176,7 +176,7 @@ SWEEP_INTERVAL_MS_MIN = 10
 
 @dataclass(frozen=True, slots=True)
 class ServerStatistics:
-    """What a server did so far."""
+    """Counters of a server."""
 
     name: str
     address: str
@@ -286,7 +286,7 @@ class Server:
             connection.pause_reading()
 
     async def close(self, drain_ms: int = 0) -> None:
-        """Stop: send what is queued within `drain_ms`, then close every connection."""
+        """Stop: send queued bytes for up to `drain_ms`, then close every connection."""
         self._closed = True
         self.stop_accepting()
         if self._sweep_timer is not None:
@@ -306,7 +306,7 @@ class Server:
             await self._empty
 
     def flush(self) -> None:
-        """Write out what the connections have queued, one write each."""
+        """Write the queued bytes of all connections, one write each."""
         self._flush_scheduled = False
         dirty = self._dirty
         self._dirty = []

@@ -48,7 +48,7 @@ def judge(last: int | None, number: int, before: int | None) -> Verdict:
 
 
 def expected(last: int | None, *, named: bool) -> int:
-    """Return what a refused send is told: the next number, or the predecessor to name."""
+    """Return the answer to a refused send: the next number, or the predecessor to name."""
     known = NOTHING if last is None else last
     return known if named else known + 1
 

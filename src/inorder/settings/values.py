@@ -163,7 +163,7 @@ def _typed(setting: Setting, raw: Raw, where: str) -> Raw:
 
 
 def allowed(setting: Setting) -> str:
-    """Say in words what a setting may be; empty where its type says all."""
+    """Return the allowed values of a setting in words; empty if the type says enough."""
     if setting.name in _CHOICES:
         return ", ".join(str(choice) for choice in _CHOICES[setting.name])
     if setting.name in _PATTERNS:

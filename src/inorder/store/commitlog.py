@@ -157,7 +157,7 @@ class CommitLog:
 
     # hot: 2 µs and the pwrite (42 kB: 16 µs)
     def write(self) -> bool:
-        """Write what is pending; tell whether there was anything.
+        """Write the pending records; return whether there were any.
 
         Raises:
             DiskFull, NoDescriptors: nothing was kept; the next write may succeed.
@@ -196,7 +196,7 @@ class CommitLog:
         self.segments.extend_to(position).write(data, position)
 
     def _take_back(self, error: OSError) -> None:
-        """Undo a failed write and raise what it means."""
+        """Undo a failed write and raise its error."""
         ranges = [(base, len(data)) for base, data in self._sealed]
         ranges.append((self.pending_base, self._used))
         reason = f"writing the commit log at position {self.end_position} failed: {error}"
@@ -224,7 +224,9 @@ class CommitLog:
         raise DiskFull(reason) from error
 
     def sync(self) -> int:
-        """Make what is written durable; return the position up to which it is. For any one thread.
+        """Sync the written records; return the position up to which the log is durable.
+
+        Any thread may call it, one at a time.
 
         Raises:
             StoreFailed: the sync failed, now or before. It is never tried again: the kernel may

@@ -135,7 +135,7 @@ class Notes:
     kept: int = 0
     """Where the log begins according to retention."""
     damaged: str = ""
-    """What is wrong with the files; empty: nothing."""
+    """The faults of the files; empty if there are none."""
 
     def take(self, block: Block) -> None:
         """Fold one more block."""
@@ -256,7 +256,7 @@ class EndsFile:
         self._fold_above = FOLD_BYTES_MIN
 
     def load(self) -> Notes | None:
-        """Return what is noted, None if nothing ever was."""
+        """Return the noted ends; None if none were ever noted."""
         numbers = self._numbers()
         if not numbers:
             return None

@@ -22,7 +22,7 @@ NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Kind(enum.Enum):
-    """What a file holds."""
+    """The role of a file, which decides what its errors mean."""
 
     LOG = "the commit log, its queues and its index: too large for memory"
     JOURNAL = "records one after the other; what they say stands in memory"

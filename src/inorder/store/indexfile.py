@@ -312,5 +312,5 @@ class IndexFile:
         self._file.fdatasync()
 
     def close(self) -> None:
-        """Close the file; what waits in memory is lost."""
+        """Close the file; slots and entries in memory are lost."""
         self._file.close()

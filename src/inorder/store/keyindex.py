@@ -202,7 +202,7 @@ _TIME: Final = struct.Struct("=q").pack
 
 
 class KeyIndex:
-    """The index files and what waits to go into them."""
+    """The index files, and the records that wait to be indexed."""
 
     __slots__ = (
         "_added", "_entries", "_files", "_freezing_at", "_layout", "_more", "_more_settled",
@@ -294,7 +294,7 @@ class KeyIndex:
         self._more += rows.records - 1
 
     def settle(self, end_position: int) -> None:
-        """Keep what was noted: the log has it and ends at `end_position`."""
+        """Keep the noted records: the log has them and ends at `end_position`."""
         self._settled = len(self.waiting)
         self._more_settled = self._more
         self._settled_at = end_position
@@ -302,7 +302,7 @@ class KeyIndex:
             self._added = end_position
 
     def roll_back(self) -> None:
-        """Forget what was noted in this tick: the log has none of it."""
+        """Drop the records noted in this tick: the log has none of them."""
         del self.waiting[self._settled :]
         self._more = self._more_settled
 

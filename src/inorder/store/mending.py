@@ -54,7 +54,7 @@ LOST_RANGES_MAX: Final = 1000
 
 
 class Wanted(NamedTuple):
-    """A queue to compare, and what is known about it."""
+    """A queue to compare, and its known end."""
 
     topic: str
     queue_id: int
@@ -330,7 +330,7 @@ QUEUE_FILE_BYTES: Final = 6_000_000
 
 @dataclass(slots=True)
 class Comparison:
-    """What was compared, and what differs."""
+    """The number of compared entries, and the differences."""
 
     queues: int = 0
     entries: int = 0

@@ -47,7 +47,7 @@ class ReadStatus(Enum):
 
 
 class ReadResult:
-    """What a read found: `views` of the log, or copies of small records that are in memory anyway.
+    """The result of a read: `views` of the log, or copies of small records in memory.
 
     If it is `cold`, the views must not be touched; `ranges` are then their (position, size).
     """
@@ -80,7 +80,7 @@ class ReadResult:
 
 
 class Reader:
-    """Reads what is visible."""
+    """Reads the visible messages of queues."""
 
     __slots__ = ("_log", "hot_bytes")
 

@@ -55,7 +55,7 @@ WRITE_OUT_RECORDS: Final = 8192
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a directory found and did."""
+    """The findings and actions of a recovery."""
 
     clean: bool = True
     method: str = ""
@@ -352,7 +352,7 @@ class Recovery:
             self.report.problems.append(f"{what} up to offset {mended.end} made again from the log")
 
     def _look_at_first_segment(self) -> None:
-        """Report what is missing at the log's beginning beyond what retention removed."""
+        """Report a missing beginning of the log that retention did not remove."""
         notes, oldest = self.notes, self._log.min_position
         if notes is None or notes.damaged or oldest <= notes.kept:
             return

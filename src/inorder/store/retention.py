@@ -34,7 +34,7 @@ FORCIBLY_RATIO_RANGE: Final = (0.30, 0.85)
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """What a run deleted, and whether the disk is too full for writes."""
+    """The files that a run deleted, and whether the disk is too full for writes."""
 
     segments: int = 0
     queue_files: int = 0

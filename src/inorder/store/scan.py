@@ -75,7 +75,7 @@ def is_boundary(segments: Segments, position: int) -> bool:
 
 
 class Behind:
-    """What lies behind the end of the log: how many bytes, and the first valid record."""
+    """The bytes behind the end of the log: their number, and the first valid record."""
 
     __slots__ = ("first", "last_byte")
 

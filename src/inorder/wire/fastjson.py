@@ -160,7 +160,7 @@ def _check_depth(value: Any, depth_max: int) -> None:
 
 
 class _Parser:
-    """The slow way, for what msgspec refuses."""
+    """The slow reader, for JSON that msgspec refuses."""
 
     __slots__ = ("_depth_max", "_text")
 

@@ -183,7 +183,7 @@ class Parked:
         fence: int | None = None,
         until: int | None = None,
     ) -> str:
-        """Park a message of a queue that no consumer of the group has; say what became of it.
+        """Park a message of a queue that no consumer of the group owns; return the outcome.
 
         With `error` it parks its key; without, it joins a key that is parked. The answer is
         "parked", also if it was before; "live": the key is not parked (any more), handle it;

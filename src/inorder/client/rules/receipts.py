@@ -60,7 +60,7 @@ REFUSALS: Final = frozenset(
 
 
 def verdict(code: int, stored: str | None = "") -> Verdict:
-    """Return what an answer tells; `stored` is the field that inorder brokers add."""
+    """Return the outcome that an answer means; `stored` is the field that inorder brokers add."""
     if code in STATUSES:
         return Verdict.STORED
     if code in REFUSALS or stored == NOTHING_STORED:

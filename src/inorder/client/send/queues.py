@@ -226,7 +226,7 @@ class Send:
 
 @dataclass(slots=True)
 class Resolution:
-    """What the broker's word about its last sequence number means for the sends of a queue."""
+    """The outcomes of a queue's sends, from the broker's last sequence number."""
 
     lost: tuple[int, int] | None = None
     """Sequence numbers that were acknowledged and are not stored."""

@@ -281,7 +281,7 @@ class BrokerSender:
         ExtensionAnswer.PRODUCER_STALE: _refused_stale,
         ExtensionAnswer.KEY_MAP_CHANGED: _refused_key_map,
     }
-    """What to do with a refusal of an idempotent send; all other codes: `_refused_as_usual`."""
+    """The reaction to a refused idempotent send; all other codes: `_refused_as_usual`."""
 
     def _go_on(self, queue: SendQueue) -> None:
         """Go on after a refusal, if all sends are answered."""

@@ -59,7 +59,7 @@ _WRITTEN_ROW: Final = pa.schema([("file", pa.string()), ("messages", pa.int64())
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What an archive job did, and what the archive holds now."""
+    """The messages that an archive job wrote, and the content of the archive."""
 
     topics: tuple[str, ...]
     path: str
@@ -88,7 +88,7 @@ def archive(
     watch: Watch = unwatched,
     tls: Tls | None = None,
 ) -> Archived:
-    """Write what a topic holds, and has not written yet, to Parquet files below `path`.
+    """Write the messages of a topic that the archive lacks to Parquet files below `path`.
 
     `topic` may name several, separated by commas. `every_s` goes on for ever, with a batch every so
     many seconds. `group` shows the progress in every tool. `batch` bounds the messages of a
@@ -163,7 +163,7 @@ class ArchiveSource(DataSource):
 
 
 class ArchiveReader(StreamReader):
-    """Reads as a stream does; what it gives are the files that it wrote."""
+    """Reads as a stream does; its rows are the files that it wrote."""
 
     def __init__(self, options: SourceOptions, path: str) -> None:
         super().__init__(options)

@@ -40,7 +40,7 @@ _SUMS: Final = ("stored", "handled", "lost", "doubled", "inverted", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class KeyVerdict:
-    """What happened to the messages of one key."""
+    """The faults among the messages of one key."""
 
     key: str
     stored: int
@@ -95,7 +95,7 @@ def audit(
     watch: Watch = unwatched,
     tls: Tls | None = None,
 ) -> Audited:
-    """Compare what `topic` holds with what was handled.
+    """Compare the stored messages of a topic with the handled ones.
 
     `archive` takes the stored messages from there. `results` is the topic that was written,
     `parquet` the folder. `group` leaves out what that group has not done yet. `several` allows more
@@ -137,7 +137,7 @@ def _stored(
     archive: str | None,
     group: str | None,
 ) -> DataFrame:
-    """Return broker, queue, offset, key and time of what is stored."""
+    """Return broker, queue, offset, key and time of the stored messages."""
     columns = ["broker", "queue", "offset", "key", "stored_at"]
     if archive is not None:
         return read_archive(spark, archive, topic).select(*columns)
@@ -273,7 +273,7 @@ def _worst(per_key: DataFrame, count: int) -> list[KeyVerdict]:
 
 
 def _draw(messages: DataFrame, topic: str, path: str) -> None:
-    """Draw what was stored over time, and the faults at the time of their messages."""
+    """Draw the stored messages over time, and the faults at the time of their messages."""
     from pyspark.sql import functions as f
 
     times = messages.where("stored_at is not null").withColumn(

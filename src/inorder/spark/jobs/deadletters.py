@@ -47,7 +47,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """What there is, and what was sent again."""
+    """The dead letters of a group by cause, and the number of redriven ones."""
 
     group: str
     letters: int

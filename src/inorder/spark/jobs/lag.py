@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class LagOverTime:
-    """What the samples say together."""
+    """The summary of the samples."""
 
     group: str
     samples: int

@@ -31,7 +31,7 @@ GROUP: Final = "orders-pipeline"
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What the job did, and where the accounts are now."""
+    """The result of the job, and the present state of the accounts."""
 
     topic: str
     path: str

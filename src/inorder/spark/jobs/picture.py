@@ -129,7 +129,7 @@ class Canvas:
         self._pixels: Any = np.full((high, wide, 3), 255, np.uint8)
 
     def fill(self, left: int, top: int, right: int, bottom: int, colour: Sequence[int]) -> None:
-        """Fill a rectangle; what lies outside is left out."""
+        """Fill a rectangle; parts outside the picture are left out."""
         self._pixels[max(0, top) : max(0, bottom), max(0, left) : max(0, right)] = colour
 
     def width_of(self, text: str, scale: float = 1) -> int:

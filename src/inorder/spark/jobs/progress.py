@@ -70,7 +70,7 @@ def unwatched(_: Step) -> None:
 
 @dataclass(slots=True)
 class Followed:
-    """What a query did while it was followed."""
+    """The progress of a query while it was followed."""
 
     done: int = 0
     batches: int = 0

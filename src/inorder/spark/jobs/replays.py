@@ -55,7 +55,7 @@ _RENAMED: Final = ["key", "tag", "keys", "body", "properties", *LINEAGE]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay did."""
+    """The result of a replay."""
 
     path: str
     topic: str
@@ -68,7 +68,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What is replayed, to where and how; tasks get it whole."""
+    """The messages to replay, the target and the delivery; each task gets all of it."""
 
     path: str
     namesrv: str
@@ -217,7 +217,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._wanted.batch)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Look at the archive once: what comes later is for the next run."""
+        """Read the list of files once: later files are for the next run."""
         self._files()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -184,7 +184,7 @@ TRANSITIONS: Final[dict[tuple[str, str], tuple[str, int]]] = {
 
 
 class OrderError(InorderError):
-    """A step that does not follow from what the order went through."""
+    """A step that cannot follow the earlier steps of the order."""
 
 
 class GatewayBroken(InorderError):
@@ -192,7 +192,7 @@ class GatewayBroken(InorderError):
 
 
 class Step(msgspec.Struct):
-    """What a message says."""
+    """The content of a message."""
 
     order: str
     step: str

@@ -154,7 +154,7 @@ class Rows:
         return kept
 
     def batch(self, rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
-        """Return rows as a batch. Raises BadResult for what does not fit the schema."""
+        """Return rows as a batch. Raises BadResult for rows that do not fit the schema."""
         columns = []
         for field, values in zip(self.schema, zip(*rows, strict=True), strict=True):
             try:

@@ -81,7 +81,7 @@ class Parker:
     def begin(
         self, queue: TopicQueue, first: int, before: Version | None, map_version: int
     ) -> QueueParking:
-        """Return what is parked of a queue whose batch begins at an offset.
+        """Return the parked keys of a queue whose batch begins at an offset.
 
         Raises:
             UsageError: the broker keeps no parked keys, or those of the group are not this query's.
@@ -117,7 +117,7 @@ class Parker:
         return False
 
     def _settle(self, queue: TopicQueue, first: int, before: Version | None) -> None:
-        """Set the group's offset to the query's: the broker learns from it what is done."""
+        """Set the group's offset to the progress of the query, for the broker."""
         committed = self._cluster.committed(queue)
         if committed is not None and committed > first:
             log.warning(
@@ -221,7 +221,7 @@ class Parker:
 
 
 def paced(group: str, queue: TopicQueue, rate: int, until_s: float) -> Callable[[], bool]:
-    """Return what waits before a message of a redrive; False: there is no time left for it."""
+    """Return a function that waits before a message of a redrive; False: no time is left."""
     pace = _paces.setdefault((group, queue), Pace())
 
     def wait() -> bool:
@@ -256,7 +256,7 @@ class Reports:
         self._group = cluster.group
 
     def carry_out(self, queue: TopicQueue, version: Version) -> list[tuple[int, Letter]]:
-        """Tell the broker what a batch decided; return messages that it cannot park, numbered."""
+        """Report a batch's decisions; return messages that the broker cannot park, by number."""
         for redone in version.redone:
             self._tell(queue, redone)
         gone = self._park(queue, version.asides, version.last + 1)

@@ -66,7 +66,7 @@ class Version(msgspec.Struct, omit_defaults=True):
     asides: list[ParkedMessage] = []
     """Messages that the batch parks; `asides` on disk."""
     redone: list[Redone] = []
-    """What the batch made of parked keys that are to be handled again."""
+    """The results of the batch's redrives of parked keys."""
 
 
 def restored(parts: Sequence[Version]) -> Keys:

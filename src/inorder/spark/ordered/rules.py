@@ -47,7 +47,7 @@ CAUSE_CHARS_MAX: Final = 500
 
 
 class OrderedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a handler gets. Columns that the stream does not have are empty."""
+    """A message as a handler gets it. Columns that the stream does not have are empty."""
 
     topic: str
     broker: str
@@ -246,7 +246,7 @@ class Keys:
     states: dict[str, bytes] = field(default_factory=dict)
     held: dict[str | None, Line] = field(default_factory=dict)
     behind: list[OrderedMessage] = field(default_factory=list)
-    """What waits behind a barrier, in order."""
+    """The messages that wait behind a barrier, in order."""
     next_offset: int | None = None
     changed: set[str] = field(default_factory=set)
     """Keys whose state is another than in the last version."""

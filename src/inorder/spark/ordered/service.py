@@ -127,7 +127,7 @@ def pieces(batch: pa.RecordBatch) -> Iterator[tuple[TopicQueue, pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the queues of a task share: key maps, parked keys, reports."""
+    """The key maps, parked keys and reports that the queues of a task share."""
 
     maps: Maps
     parker: Parker | None
@@ -394,7 +394,7 @@ class Waiting:
 
 
 def waiting(state: str) -> list[Waiting]:
-    """Return the keys that wait, by what the folder of a query's state holds."""
+    """Return the keys that wait, according to the state folder of a query."""
     found = []
     for _, queue, folder in folders(state):
         keys: Keys = folder.before(1 << 31)[1]

@@ -65,7 +65,7 @@ class QueueFolder:
             return []
 
     def decided(self, batch: int) -> Decided | None:
-        """Return what was decided for a batch, None if nothing was."""
+        """Return the decision about a batch; None if there is none."""
         try:
             data = self._file(batch).read_bytes()
         except FileNotFoundError:

@@ -89,7 +89,7 @@ class BucketProcessor(StatefulProcessor):
         self._call = adapted(plan.handler, plan.columns, plan.state_type)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-        """Handle what came for a bucket."""
+        """Handle the new messages of a bucket."""
         messages = [message for frame in rows for message in messages_of_pandas(frame)]
         messages.sort(key=lambda one: (one.topic, one.broker, one.queue, one.offset))
         return self._run(int(key[0]), messages, timerValues)

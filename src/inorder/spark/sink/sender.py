@@ -163,7 +163,7 @@ class Sender:
         self._open.clear()
 
     def _send_again(self, error: InorderError, *more: Rows) -> None:
-        """Send again what has no reply, and `more`, without the rows that are stored."""
+        """Send the rows without a reply again, and `more`, without rows that are stored."""
         waiting = {id(rows): rows for rows in (*(sent.rows for sent in self._open), *more)}
         for attempt in range(1, ATTEMPTS):
             if not _passes(error):

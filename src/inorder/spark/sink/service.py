@@ -85,7 +85,7 @@ class Writer(DataSourceArrowWriter):
         """Nothing is left to do: the rows are stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave what is stored: a repetition with exactly-once finds it."""
+        """Keep the stored messages: a repetition with exactly-once finds them."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -102,7 +102,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Nothing is left to do: the rows are stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave what is stored: the repetition finds it."""
+        """Keep the stored messages: the repetition finds them."""
 
 
 def send_rows(options: SinkOptions, batches: Iterator[Any]) -> WriterCommitMessage:
@@ -237,7 +237,7 @@ def _send_to(
 
 
 def _kind(row: Mapping[str, Any], exact: bool) -> tuple[int, int | None]:
-    """Return what rows of one request share: their delay and, without a key, their source queue."""
+    """Return the values that rows of one request share: delay and, without a key, source queue."""
     level, source = row.get("delay_level") or 0, row.get("source_queue")
     if row.get("key") or (source is None and not exact):
         return level, None

@@ -500,7 +500,7 @@ def _alike(data: bytes, at: int, size: int) -> int:
 
 
 def _text(found: Any) -> Any:
-    """Return bytes as text; what is not UTF-8 becomes U+FFFD, as in Java."""
+    """Return bytes as text; bytes that are not UTF-8 become U+FFFD, as in Java."""
     try:
         return found.cast(pa.string())
     except pa.ArrowInvalid:

@@ -91,7 +91,7 @@ def ranges(
     end: Mapping[TopicQueue, int],
     oldest: Mapping[TopicQueue, int] | None = None,
 ) -> list[Range]:
-    """Return what lies between two places; a queue that is not in `start` is read from its oldest.
+    """Return the ranges between two places; a queue missing in `start` is read from its oldest.
 
     Queues that end before they start (a topic was made again) span nothing here.
     """

@@ -154,7 +154,7 @@ ROWS_MIN = 2000
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one task reads: whole queues, front to back."""
+    """The work of one task: whole queues, front to back."""
 
     options: SourceOptions
     ranges: tuple[Range, ...]
@@ -393,7 +393,7 @@ class MessagePartition(InputPartition):
 
 
 class Reader(DataSourceReader):
-    """Reads what is there when the batch is planned."""
+    """Reads the messages that are stored when the batch is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._wanted = options
@@ -429,10 +429,10 @@ class Reader(DataSourceReader):
 
 
 class PushingReader(Reader):
-    """Uses what the query asks for to read less. Spark checks every row again."""
+    """Uses the filters of a query to read less. Spark checks every row again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note what narrows the reading; return all filters."""
+        """Note the filters that narrow the reading; return all filters."""
         self._filters = [*getattr(self, "_filters", []), *filters]
         tags = filter_tags(self._filters)
         if tags is not None and self._wanted.tag in ("*", ""):
@@ -482,7 +482,7 @@ class PushingReader(Reader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what comes, in micro-batches."""
+    """Reads new messages, in micro-batches."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._wanted = options
@@ -508,7 +508,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(limit) if limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the end: what comes later is for the next run."""
+        """Note the end: later messages are for the next run."""
         self._ends = self._target = self._the_plans().cluster.ends(self._all_queues())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -431,7 +431,7 @@ class GetConsumerStatus(msgspec.Struct, frozen=True):
 
 
 class GetRunningInfo(msgspec.Struct, frozen=True):
-    """Ask a consumer what it does."""
+    """Ask a consumer for its running info."""
 
     CODE: ClassVar = RequestCode.GET_CONSUMER_RUNNING_INFO
 

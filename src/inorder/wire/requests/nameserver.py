@@ -144,7 +144,7 @@ def encode_settings(settings: Mapping[str, str]) -> bytes:
 
 
 def decode_settings(data: bytes | memoryview) -> dict[str, str]:
-    """Read `key=value` lines; comments and what has no `=` are left out."""
+    """Read `key=value` lines; comments and lines without `=` are left out."""
     settings = {}
     for line in str(data, "utf-8", "replace").splitlines():
         key, equals, value = line.partition("=")

@@ -28,7 +28,7 @@ from inorder.wire.shapes import Key, Shape, integer_key
 
 
 class UpdateConsumerOffset(msgspec.Struct, frozen=True):
-    """Say how far a group is. What is None here is refused with INVALID_PARAMETER."""
+    """Commit an offset of a group. The broker refuses missing fields with INVALID_PARAMETER."""
 
     CODE: ClassVar = RequestCode.UPDATE_CONSUMER_OFFSET
     REPLY = EMPTY
@@ -108,7 +108,7 @@ class GetEarliest(msgspec.Struct, frozen=True):
 
 
 class GetConsumerConnections(msgspec.Struct, frozen=True):
-    """Ask who consumes for a group, and what."""
+    """Ask for the connected consumers of a group and their subscriptions."""
 
     CODE: ClassVar = RequestCode.GET_CONSUMER_CONNECTION_LIST
     REPLY = body_as(ConsumerConnections.decode)
@@ -117,7 +117,7 @@ class GetConsumerConnections(msgspec.Struct, frozen=True):
 
 
 class GetProducerConnections(msgspec.Struct, frozen=True):
-    """Ask who sends for a producer group."""
+    """Ask for the connected clients of a producer group."""
 
     CODE: ClassVar = RequestCode.GET_PRODUCER_CONNECTION_LIST
     REPLY = body_as(decode_producer_connections)
@@ -150,7 +150,7 @@ class GetTopicsOfGroup(msgspec.Struct, frozen=True):
 
 
 class GetSubscription(msgspec.Struct, frozen=True):
-    """Ask what an online group wants of a topic."""
+    """Ask for the subscription of an online group to a topic."""
 
     CODE: ClassVar = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
 
@@ -185,7 +185,7 @@ _ITEMS_MAX: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What a queue holds: offsets from `min_offset` to below `max_offset`."""
+    """The content of a queue: offsets from `min_offset` to below `max_offset`."""
 
     min_offset: int
     max_offset: int
@@ -223,7 +223,7 @@ class TopicStats:
 
 
 class GetTopicStats(msgspec.Struct, frozen=True):
-    """Ask what the queues of a topic hold."""
+    """Ask for the offsets and times of a topic's queues."""
 
     CODE: ClassVar = RequestCode.GET_TOPIC_STATS_INFO
     REPLY = body_as(TopicStats.decode)

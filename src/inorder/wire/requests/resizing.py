@@ -238,7 +238,7 @@ class ResizeWithdraw(msgspec.Struct, frozen=True):
 
 
 class ResizeStatus(msgspec.Struct, frozen=True):
-    """Ask what a broker knows of a topic's versions and of the groups that read them."""
+    """Ask for a broker's view of a topic's versions and of the groups that read them."""
 
     CODE: ClassVar = ExtensionCode.RESIZE_STATUS
     REPLY = body_as(decode_resize_view)

@@ -241,7 +241,7 @@ class TopicRoute:
 
 
 class GetRoute(msgspec.Struct, frozen=True):
-    """Ask who serves a topic."""
+    """Ask for the route of a topic."""
 
     CODE: ClassVar = RequestCode.GET_ROUTEINFO_BY_TOPIC
     REPLY = body_as(TopicRoute.decode)
