@@ -125,14 +125,9 @@ class QueueLocks:
             return []
         free: list[GroupQueue] = []
         for key, lock in mine.items():
-            if key in named:
-                continue
-            until_ms = lock.renewed_ms + OMITTED_MS
-            if at_once or until_ms <= now_ms:
-                self.leases.remove(key)
+            until_ms = now_ms if at_once else lock.renewed_ms + OMITTED_MS
+            if key not in named and self._limit(key, lock, until_ms, now_ms):
                 free.append(key)
-            elif until_ms < lock.expires_ms:
-                self.leases.shorten(key, until_ms)
         return free
 
     def may_commit(self, key: GroupQueue, *, client_id: str | None, connection: int) -> bool:
@@ -171,11 +166,8 @@ class QueueLocks:
         free: list[GroupQueue] = []
         for key, lock in self._of_client(group, client_id).items():
             until_ms = lock.renewed_ms + min(self.terms.grace_ms, lock.lease_ms)
-            if until_ms <= now_ms:
-                self.leases.remove(key)
+            if self._limit(key, lock, until_ms, now_ms):
                 free.append(key)
-            elif until_ms < lock.expires_ms:
-                self.leases.shorten(key, until_ms)
         return free
 
     def client_back(self, group: str, client_id: str) -> None:
@@ -186,6 +178,15 @@ class QueueLocks:
     def holds_any(self, group: str) -> bool:
         """Return whether a group holds a lock or lease, and so consumes in order."""
         return self.leases.holds_any(group)
+
+    def _limit(self, key: GroupQueue, lock: Lease, until_ms: int, now_ms: int) -> bool:
+        """Let a lock last until a time at most; remove it and return True if that time is over."""
+        if until_ms <= now_ms:
+            self.leases.remove(key)
+            return True
+        if until_ms < lock.expires_ms:
+            self.leases.shorten(key, until_ms)
+        return False
 
     def _of_client(self, group: str, client_id: str) -> dict[GroupQueue, Lease]:
         owner = Owner(client_id)
