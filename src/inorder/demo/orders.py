@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from inorder.checker import Event, Handled, Report, Rules, Sent, Stored, check, queue_name
-from inorder.cli.failures import EXIT_FAILED
-from inorder.cli.output import Output, as_json, put_page, table
+from inorder.cli.output import Output, table
 from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.demo.consumer import TOPIC, Child
 from inorder.demo.parking import ParkingResult, play_parking
-from inorder.demo.waiting import Say, until
+from inorder.demo.playing import Say, play, until
 from inorder.embedded import Embedded
 from inorder.model import TopicConfig
 
@@ -82,19 +80,11 @@ def run_demo(
 
     `clean`: the second consumer is stopped instead of killed, which needs no waiting.
     """
-    chatty = output is Output.TABLE
-
-    def say(text: str) -> None:
-        if chatty:
-            put_page(text, flush=True)
-
-    with tempfile.TemporaryDirectory(prefix="inorder-demo-") as folder:
-        result = asyncio.run(_play(Path(folder), orders, producers, clean=clean, say=say))
-    say("stopped clean")
-    if not chatty:
-        put_page(as_json(asdict(result)))
-    if not result.in_order:
-        raise SystemExit(EXIT_FAILED)
+    play(
+        lambda folder, say: _play(folder, orders, producers, clean=clean, say=say),
+        lambda _: "stopped clean",
+        output,
+    )
 
 
 async def _play(folder: Path, orders: int, producers: int, *, clean: bool, say: Say) -> DemoResult:

@@ -19,7 +19,7 @@ from inorder.client.consume.consumer import Consumer
 from inorder.client.consume.rules.outcomes import Park
 from inorder.client.send.producer import Producer
 from inorder.client.session import Session
-from inorder.demo.waiting import Say, until, until_true
+from inorder.demo.playing import Say, until, until_true
 from inorder.model import ReceivedMessage, TopicConfig
 
 TOPIC: Final = "payments"

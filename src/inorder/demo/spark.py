@@ -13,21 +13,19 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from inorder.cli.failures import EXIT_FAILED
-from inorder.cli.output import Output, as_json, put_page, table
+from inorder.cli.output import Output, table
 from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.demo.driver import CODE, RESULTS, TOPIC
-from inorder.demo.waiting import Say, until
+from inorder.demo.playing import Say, play, until
 from inorder.embedded import Embedded
 from inorder.errors import InorderError, RequestTimeout
 from inorder.model import TopicConfig, TopicQueue
@@ -77,19 +75,7 @@ def run_spark_demo(orders: int, picture: str, output: Output = Output.TABLE) -> 
     from inorder.spark.sessions import check_packages
 
     check_packages()
-    chatty = output is Output.TABLE
-
-    def say(text: str) -> None:
-        if chatty:
-            put_page(text, flush=True)
-
-    with tempfile.TemporaryDirectory(prefix="inorder-demo-") as folder:
-        result = asyncio.run(_play(Path(folder), orders, Path(picture), say))
-    say(_story(result))
-    if not chatty:
-        put_page(as_json(asdict(result)))
-    if not result.in_order:
-        raise SystemExit(EXIT_FAILED)
+    play(lambda folder, say: _play(folder, orders, Path(picture), say), _story, output)
 
 
 async def _play(folder: Path, orders: int, picture: Path, say: Say) -> SparkResult:
