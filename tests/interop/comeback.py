@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.remoting import RemotingError
 from tests.interop.grounds import Ground
 from tests.interop.handover import FIRST, JAVA_5, OURS, SECOND, WAIT_S, Pair, now_us
 from tests.interop.rawclient import RawClient
-from tests.interop.stage import Stage
+from tests.interop.stage import Background, Stage
 from tests.interop.stock import QUEUES, running
 
 FROZEN_S = 125.0
@@ -33,38 +31,19 @@ BACK_S = 45.0
 """How long it is watched: it commits every 5 s and rebalances every 20 s."""
 
 
-@dataclass
-class Offsets:
+class Offsets(Background):
     """What a group has committed on each queue, read again and again; `back` is what went back."""
 
-    address: tuple[str, int]
-    topic: str
-    now: dict[int, int] = field(default_factory=dict)
-    back: list[tuple[int, int, int]] = field(default_factory=list)
-    reads: int = 0
+    def __init__(self, address: tuple[str, int], topic: str) -> None:
+        super().__init__(address)
+        self.topic = topic
+        self.now: dict[int, int] = {}
+        self.back: list[tuple[int, int, int]] = []
+        self.reads = 0
 
-    def __post_init__(self) -> None:
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Offsets:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self._thread.join(10)
-
-    def _run(self) -> None:
-        while not self._ending.is_set():
-            try:
-                with RawClient(self.address) as raw:
-                    self._read(raw)
-            except (OSError, RemotingError):
-                self._ending.wait(0.2)
-
-    def _read(self, raw: RawClient) -> None:
-        while not self._ending.wait(0.02):
+    def talk(self, raw: RawClient) -> None:
+        """Read the offsets after each pause."""
+        while not self.ending.wait(0.02):
             for queue in range(QUEUES):
                 offset = raw.committed(self.topic, self.topic, queue)
                 if offset is None:

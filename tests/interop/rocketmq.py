@@ -102,6 +102,22 @@ def ended(server: Running) -> Iterator[None]:
         server.child.kill()
 
 
+@contextmanager
+def real_cluster(
+    directory: Path, *, settings: Mapping[str, object] | None = None
+) -> Iterator[tuple[str, int]]:
+    """Run a real name server and a real broker; yield the address of the name server."""
+    names = real_name_server(directory)
+    with ended(names):
+        (port,) = free_ports(1, apart=(-2, 0, 1))
+        broker = real_broker(
+            directory, store=directory / "store", port=port, namesrv=names.address,
+            settings=settings,
+        )  # fmt: skip
+        with ended(broker):
+            yield names.address
+
+
 def is_routed(namesrv: tuple[str, int], topic: str) -> bool:
     """Tell whether a name server has a route for a topic."""
     with Connection(namesrv) as connection:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 from bench.remoting import RemotingError
 from tests.interop.driver import Message, by_queue
@@ -22,37 +23,49 @@ BUSY_S = 10.0
 PROBES_FROM = 1_000_000
 
 
-class Trickle:
-    """A producer in the background: numbers in turn to the queues, until it is told to end.
+class Background:
+    """Talks to a broker in a thread while a block runs; connects again if the broker was away."""
 
-    It goes on when the broker was away: what was not acknowledged is sent again, and order is
-    judged on first copies.
-    """
-
-    def __init__(self, address: tuple[str, int], topic: str) -> None:
-        self.sent = 0
-        self._address, self._topic = address, topic
-        self._ending = threading.Event()
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Trickle:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ending.set()
+        self.ending.set()
         self._thread.join(10)
 
     def _run(self) -> None:
-        while not self._ending.is_set():
+        while not self.ending.is_set():
             try:
-                with RawClient(self._address) as raw:
-                    self._send(raw)
+                with RawClient(self.address) as raw:
+                    self.talk(raw)
             except (OSError, RemotingError):
-                self._ending.wait(0.2)
+                self.ending.wait(0.2)
 
-    def _send(self, raw: RawClient) -> None:
-        while not self._ending.wait(PAUSE_S):
+    def talk(self, raw: RawClient) -> None:
+        """Talk over one connection until `ending` is set."""
+        raise NotImplementedError
+
+
+class Trickle(Background):
+    """A producer in the background: numbers in turn to the queues, until it is told to end.
+
+    What was not acknowledged is sent again, and order is judged on first copies.
+    """
+
+    def __init__(self, address: tuple[str, int], topic: str) -> None:
+        super().__init__(address)
+        self.sent = 0
+        self._topic = topic
+
+    def talk(self, raw: RawClient) -> None:
+        """Send a message after each pause."""
+        while not self.ending.wait(PAUSE_S):
             number = self.sent
             raw.send_message(self._topic, number % QUEUES, str(number).encode(), {"TAGS": "A"})
             self.sent = number + 1

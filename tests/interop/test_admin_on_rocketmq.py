@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import inorder
-from bench.process import free_ports
 from inorder.cli.contents import app
 from inorder.client.admin import Admin
 from inorder.client.send.producer import Producer
@@ -20,7 +18,7 @@ from inorder.errors import GroupNotFound, NotFound, SystemError_, TopicNotRouted
 from inorder.model import GroupConfig, Subscription
 from inorder.wire.ids import offset_message_id, pack_host
 from inorder.wire.requests.groups import ConsumerData
-from tests.interop.rocketmq import ended, real_broker, real_name_server
+from tests.interop.rocketmq import real_cluster
 from tests.kit.commands import CliRunner
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -31,13 +29,8 @@ TOPIC = "orders"
 @pytest.fixture(scope="module")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run Apache RocketMQ's name server and broker."""
-    folder: Path = tmp_path_factory.mktemp("rocketmq")
-    names = real_name_server(folder)
-    with ended(names):
-        store, (port,) = folder / "store", free_ports(1, apart=(-2, 0, 1))
-        broker = real_broker(folder, store=store, port=port, namesrv=names.address)
-        with ended(broker):
-            yield f"{names.address[0]}:{names.address[1]}"
+    with real_cluster(tmp_path_factory.mktemp("rocketmq")) as (host, port):
+        yield f"{host}:{port}"
 
 
 def test_the_admin_client_operates_rocketmq(namesrv: str) -> None:

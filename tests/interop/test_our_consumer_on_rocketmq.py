@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 import inorder
-from bench.process import free_ports
 from inorder.checker import Handled, HandledResult, Rules, Sent, Stored, check, queue_name
 from inorder.cli.contents import app
 from inorder.client.identity import local_ip
 from tests.interop import toolchains
 from tests.interop.driver import Driver
-from tests.interop.rocketmq import ended, is_routed, real_broker, real_name_server
+from tests.interop.rocketmq import is_routed, real_cluster
 from tests.interop.toolchains import JAVA_5
 from tests.kit.commands import CliRunner
 
@@ -31,16 +30,9 @@ SECOND_LEVELS = " ".join(["1s"] * 18)
 @pytest.fixture(scope="module")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run Apache RocketMQ's name server and broker; every delay level is a second there."""
-    folder: Path = tmp_path_factory.mktemp("rocketmq")
-    names = real_name_server(folder)
-    with ended(names):
-        store, (port,) = folder / "store", free_ports(1, apart=(-2, 0, 1))
-        settings = {"messageDelayLevel": SECOND_LEVELS}
-        broker = real_broker(
-            folder, store=store, port=port, namesrv=names.address, settings=settings
-        )
-        with ended(broker):
-            yield f"{names.address[0]}:{names.address[1]}"
+    settings = {"messageDelayLevel": SECOND_LEVELS}
+    with real_cluster(tmp_path_factory.mktemp("rocketmq"), settings=settings) as (host, port):
+        yield f"{host}:{port}"
 
 
 def make_topic(namesrv: str, name: str) -> None:

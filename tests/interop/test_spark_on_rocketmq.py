@@ -12,9 +12,8 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'inorder[spark]'")
 
 import inorder
-from bench.process import free_ports
 from inorder.errors import InorderError
-from tests.interop.rocketmq import ended, is_routed, real_broker, real_name_server
+from tests.interop.rocketmq import is_routed, real_cluster
 from tests.interop.test_our_consumer_on_rocketmq import make_topic
 from tests.spark.jobkit import SOURCES, check_in_order, fill, stored
 
@@ -28,18 +27,13 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run Apache RocketMQ's name server and broker, with a topic that is filled."""
-    folder: Path = tmp_path_factory.mktemp("rocketmq")
-    names = real_name_server(folder)
-    with ended(names):
-        (port,) = free_ports(1, apart=(-2, 0, 1))
-        broker = real_broker(folder, store=folder / "store", port=port, namesrv=names.address)
-        with ended(broker):
-            address = f"{names.address[0]}:{names.address[1]}"
-            for topic in ("orders", "results", "again"):
-                make_topic(address, topic)
-            assert is_routed(names.address, "orders")
-            fill(address, 3000)
-            yield address
+    with real_cluster(tmp_path_factory.mktemp("rocketmq")) as (host, port):
+        address = f"{host}:{port}"
+        for topic in ("orders", "results", "again"):
+            make_topic(address, topic)
+        assert is_routed((host, port), "orders")
+        fill(address, 3000)
+        yield address
 
 
 @pytest.fixture(scope="module")

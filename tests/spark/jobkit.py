@@ -1,8 +1,9 @@
-"""What the tests of jobs share: filling topics, looking at what is stored, running the command."""
+"""What the tests of Spark share: filled topics, stored messages, examples of pages, the command."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,17 @@ def stored(namesrv: str, topic: str) -> list[ReceivedMessage]:
             for queue in consumer.queues(topic, wait=5)
             for message in consumer.pull_all(queue, 0)
         ]
+
+
+def examples(page: Path, language: str = "python") -> list[str]:
+    """Return the examples of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def program(examples: list[str], namesrv: str, folder: Path) -> str:
+    """Return examples as one program, with servers and folder of a test and without a session."""
+    code = "\n".join(examples).replace('spark = session("local[2]")\n', "")
+    return code.replace('"127.0.0.1:9876", "."', f"{namesrv!r}, {str(folder)!r}")
 
 
 def check_in_order(messages: list[ReceivedMessage], count: int) -> None:

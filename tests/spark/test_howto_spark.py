@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import inorder
+from tests.spark.jobkit import examples, program
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -19,10 +19,7 @@ def test_the_examples_of_the_page(
     spark: Any, namesrv: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Reading, copying exactly once and following a topic, in the order of the page."""
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.M))
-    # The tests have their one session already.
-    code = code.replace('spark = session("local[2]")\n', "")
-    code = code.replace('"127.0.0.1:9876", "."', f"{namesrv!r}, {str(tmp_path)!r}")
+    code = program(examples(PAGE), namesrv, tmp_path)
     exec(compile(code, str(PAGE), "exec"), {"spark": spark})
     assert "order-42|    3" in capsys.readouterr().out
     with inorder.PullConsumer(namesrv, group="look") as consumer:

@@ -12,6 +12,7 @@ import pytest
 import inorder
 from inorder.errors import UsageError
 from inorder.model import Message
+from tests.spark.jobkit import stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -25,16 +26,6 @@ def fill(namesrv: str, first: int, end: int) -> None:
             [Message("orders", b"%d" % at, key=f"order-{at % KEYS}",
                      tag="new" if at % 3 == 0 else "paid") for at in range(first, end)]
         )  # fmt: skip
-
-
-def stored(namesrv: str, topic: str) -> list[Any]:
-    """Return what a topic holds, queue by queue, in order."""
-    with inorder.PullConsumer(namesrv, group="look") as consumer:
-        return [
-            message
-            for queue in consumer.queues(topic, wait=5)
-            for message in consumer.pull_all(queue, 0)
-        ]
 
 
 def counting() -> Callable[[Any, Any], Any]:

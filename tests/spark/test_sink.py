@@ -9,7 +9,7 @@ import pytest
 
 import inorder
 from inorder.model import Message
-from tests.spark.jobkit import forget_last_commit
+from tests.spark.jobkit import forget_last_commit, stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -19,16 +19,6 @@ def fill(namesrv: str, count: int) -> None:
         producer.send_batch(
             [Message("orders", f"{at}".encode(), key=f"order-{at % 20}") for at in range(count)]
         )
-
-
-def stored(namesrv: str, topic: str) -> list[Any]:
-    """Return what a topic holds, queue by queue, in order."""
-    with inorder.PullConsumer(namesrv, group="look") as consumer:
-        return [
-            message
-            for queue in consumer.queues(topic, wait=5)
-            for message in consumer.pull_all(queue, 0)
-        ]
 
 
 def source(spark: Any, namesrv: str) -> Any:

@@ -9,17 +9,15 @@ import asyncio
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 import inorder.testing
 from bench import rocketmq
-from bench.process import free_ports
 from inorder.aio import Admin, PullConsumer, Session
 from inorder.errors import TopicNotRouted
-from tests.interop.rocketmq import ended, real_broker, real_name_server
+from tests.interop.rocketmq import real_cluster
 from tests.suite.differences import BY_NAME
 
 QUEUES = 4
@@ -107,15 +105,10 @@ def cluster(
     if (lacking := rocketmq.missing()) is not None:
         pytest.skip(f"Apache RocketMQ cannot run here: {lacking}")
     rocketmq.fetch()
-    folder: Path = tmp_path_factory.mktemp("rocketmq")
-    names = real_name_server(folder)
-    with ended(names):
-        (port,) = free_ports(1, apart=(-2, 0, 1))
-        real = real_broker(folder, store=folder / "store", port=port, namesrv=names.address)
-        with ended(real):
-            running = SuiteCluster("rocketmq", f"{names.address[0]}:{names.address[1]}")
-            running.play(_wait_registered)
-            yield running
+    with real_cluster(tmp_path_factory.mktemp("rocketmq")) as (host, port):
+        running = SuiteCluster("rocketmq", f"{host}:{port}")
+        running.play(_wait_registered)
+        yield running
 
 
 async def _wait_registered(_: Session, admin: Admin) -> None:
