@@ -320,7 +320,7 @@ def after_batch(
         assert lease.dropped is not None
         return (Stop(f"a result is not committed: {lease.dropped.value}"),)
     pause = SuspendFor(retry_pause_ms(suspend_ms, default_suspend_ms))
-    steps: list[Step]
+    steps: list[Step] = []
     if outcome is Outcome.SUSPEND:
         spent = tuple(message for message in batch if message.redeliveries >= redeliveries_max)
         if spent and lease.dropped is None:
@@ -328,7 +328,6 @@ def after_batch(
         progress.make_again(map(_again, batch))
         steps = [pause]
     elif auto_commit:
-        steps = []
         if outcome is not Outcome.SUCCESS:
             steps.append(
                 Warn(f"{outcome.name} means nothing with auto-commit on; taken as success")
@@ -336,12 +335,9 @@ def after_batch(
         progress.commit()
     elif outcome is Outcome.COMMIT:
         progress.commit()
-        steps = []
     elif outcome is Outcome.ROLLBACK:
         progress.rollback()
         steps = [pause]
-    else:
-        steps = []
     if lease.dropped is not None:
         steps = [step for step in steps if not isinstance(step, SuspendFor)]
         steps.append(Stop(lease.dropped.value))

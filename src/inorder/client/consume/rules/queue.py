@@ -5,15 +5,15 @@
                └─ make_again, rollback
 
 Waiting messages are taken in queue order, by one handler at a time (`order="queue"`) or by many
-(`order=None`). With `order="key"` taken messages are in the order of keys (`rules/keyed.py`), which
-hands them out as works.
+(`order=None`). With `order="key"` all waiting messages are taken into the order of keys
+(`rules/keyed.py`), which hands them out to handlers.
 
     saved.offset  <=  done_below  <=  lowest  <=  pulled_to
 
-`lowest` is the first unfinished offset, and everything below `done_below` may be committed. Above
-it a commit under a lease carries the finished map: the offsets in front of `pulled_to` that no
-unfinished message has, and those that earlier owners have finished. Commits of a queue are numbered
-within its epoch (decision 18). `rules/leases.py` decides who owns the queue, and for how long.
+`lowest` is the first unfinished offset. Everything below `done_below` may be committed. Under a
+lease a commit also carries the finished map. The map is made when a commit is due: an offset is
+finished if no unfinished message has it, or if an earlier owner has finished it. Why offset and
+map: decision 18. `rules/leases.py` decides who owns the queue, and for how long.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class QueueProgress:
     ) -> None:
         """Begin at an offset.
 
-        `stored` is the group's progress that the broker or the file has. `finished` holds what
-        earlier owners have finished above the offset. `keys` is the order of keys for order="key".
+        `stored` is the progress that the broker or the file has. `finished` holds the messages
+        above the offset that earlier owners have finished. `keys` is given with order="key".
         """
         self.pulled_to = offset
         """Where the next pull begins: every message below is cached, finished or filtered."""
@@ -108,8 +108,8 @@ class QueueProgress:
         self._waiting: deque[ReceivedMessage] = deque()
         self._taken: dict[int, ReceivedMessage] = {}
         self._started: dict[int, int] = {}  # offset -> when its handler was called
-        self._ordered_to = offset  # messages below were put into the order of keys
-        self._known = FinishedMap(offset) if finished is None else finished
+        self._ordered_to = offset  # every message below was put into the order of keys
+        self._known = FinishedMap(offset) if finished is None else finished  # and parked ones
         self._known_end = self._known.end
         self._number = 0  # of the last commit
         self._accepted = 0  # the highest number that the broker has accepted
@@ -135,7 +135,7 @@ class QueueProgress:
 
     @property
     def taken(self) -> int:
-        """Return how many messages are with handlers, or wait for a commit."""
+        """Return how many messages are with handlers, in the order of keys, or not committed."""
         return len(self._taken)
 
     @property
