@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from inorder.errors import DiskFull, NoDescriptors, StoreError, StoreFailed, WriteInDoubt
+from inorder.errors import DiskFull, NoDescriptors, StoreError, WriteInDoubt
 from inorder.logs import get_logger
 from inorder.wire.codes import ResponseCode
 from inorder.wire.frame import FrameDecoder, encode_frame
@@ -256,14 +256,9 @@ class Ticks:
         if self._syncing or not self._waiting:
             return
         self._syncing = True
-        broker = self._broker
-        broker.offload.run(broker.store.sync, self._synced, self._sync_failed, log_sync=True)
+        self._broker.log_sync.start(self._synced, self._sync_failed)
 
     def _synced(self, durable_position: int) -> None:
-        failed = self._broker.store.log.failed
-        if failed is not None:  # another sync failed meanwhile: this result proves nothing
-            self._sync_failed(StoreFailed(failed))
-            return
         self._syncing = False
         waiting = self._waiting
         while waiting and waiting[0].written.end_position <= durable_position:
@@ -274,17 +269,14 @@ class Ticks:
 
     def _sync_failed(self, error: BaseException) -> None:
         if isinstance(error, NoDescriptors):  # no sync took place: all wait for the next one
-            self._broker.housekeeping.no_descriptors(error)
             self._loop.call_later(SYNC_RETRY_MS / 1000, self._sync_again)
             return
         self._syncing = False
-        failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
-        remark = f"the outcome is unknown, the disk failed while it was made durable: {failure}"
+        remark = f"the outcome is unknown, the disk failed while it was made durable: {error}"
         while self._waiting:
             lost = self._waiting.popleft()
             for one in lost.pending:
                 one.refuse(ResponseCode.SYSTEM_ERROR, remark, {})
-        self._broker.write_failed(failure)
         self._tell_drained()
 
     def _sync_again(self) -> None:
