@@ -167,13 +167,13 @@ def test_features_are_built_from_the_closed_list() -> None:
 def test_no_methods_in_exile() -> None:
     """A function on a neighbour's object, which the neighbour imports back, is a method of it."""
     exiled = []
+    paths = {name_of(path): path for path in modules()}
     for path, tree in modules().items():
         package = Path(path).parent
         classes = {
             alias.name: node.module
             for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom)
-            and node.module in {name_of(str(other)) for other in modules()}
+            if isinstance(node, ast.ImportFrom) and node.module in paths
             for alias in node.names
         }
         for node in tree.body:
@@ -182,7 +182,7 @@ def test_no_methods_in_exile() -> None:
             first = node.args.args[0].annotation
             if not isinstance(first, ast.Name) or first.id not in classes:
                 continue
-            owner = next(other for other in modules() if name_of(other) == classes[first.id])
+            owner = paths[classes[first.id]]
             defines = {one.name for one in tree_of(owner).body if isinstance(one, ast.ClassDef)}
             if Path(owner).parent != package or first.id not in defines or owner == path:
                 continue

@@ -22,6 +22,7 @@ from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver.rules import Registration
 from inorder.nameserver.server import NameServer
 from inorder.wire.ids import show_address
+from tests.integration.brokerkit import SMALL
 from tests.integration.test_serve_process import TIMEOUT_S, inorder, ready
 
 pytestmark = pytest.mark.slow
@@ -56,7 +57,11 @@ class Town:
     async def start(self, folder: str, *, port: int = 0, **settings: object) -> Broker:
         """Start a broker on a folder. Raises what `Broker.start` does."""
         config = BrokerConfig(
-            data=str(self.folder / folder), port=port, namesrv=self.namesrv, host="127.0.0.1"
+            data=str(self.folder / folder),
+            port=port,
+            namesrv=self.namesrv,
+            host="127.0.0.1",
+            store=SMALL,
         )
         broker = Broker(replace(config, **settings), SystemClock(), OsFiles())  # type: ignore[arg-type]
         await broker.start()

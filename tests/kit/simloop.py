@@ -149,15 +149,17 @@ class SimLoop(asyncio.BaseEventLoop):
             if not timers:
                 raise SimDeadlock(self._describe_waiting())
             self._now = max(self._now, timers[0][0])
-        self._ready.extend(self._take_due())
+        if timers and timers[0][0] <= self._now:
+            self._ready.extend(self._take_due())
         if self._shuffle is Shuffle.ALL:
             everything = list(self._ready)
             self.random.shuffle(everything)
             self._ready.clear()
             self._ready.extend(everything)
-        for _ in range(len(self._ready)):
-            handle = self._ready.popleft()
-            if not handle.cancelled() and self._may_run(handle):
+        ready = self._ready
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled and self._may_run(handle):  # type: ignore[attr-defined]
                 self.steps += 1
                 handle._run()
         if self.steps > self._steps_max:
@@ -279,7 +281,7 @@ class SimLoop(asyncio.BaseEventLoop):
         node.held.clear()
 
     def _may_run(self, handle: asyncio.Handle) -> bool:
-        node = self.node_of(handle._context)  # type: ignore[attr-defined]
+        node: Node = handle._context.get(_NODE, _LOCAL)  # type: ignore[attr-defined]
         if self._burying or (node.alive and not node.frozen):
             return True
         if node.alive:

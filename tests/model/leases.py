@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tests.model.search import Model
+from tests.model.search import Model, replaced_fast
 
 LEASE_TICKS: Final = 2
 GRACE_TICKS: Final = 1
@@ -84,6 +84,7 @@ class Bounds:
     resets: int = 1
 
 
+@replaced_fast
 class Consumer(NamedTuple):
     """One process."""
 
@@ -103,6 +104,7 @@ class Consumer(NamedTuple):
     releasing: bool = False
 
 
+@replaced_fast
 class Kept(NamedTuple):
     """What the broker knows and writes down."""
 
@@ -115,6 +117,7 @@ class Kept(NamedTuple):
     """It says when the lease ends; `due` of the broker counts down to that, up or not."""
 
 
+@replaced_fast
 class Broker(NamedTuple):
     """The broker and its journal."""
 
@@ -133,6 +136,7 @@ class Broker(NamedTuple):
     """The lease is from before this start; kept only for a fold that says too much."""
 
 
+@replaced_fast
 class Ghost(NamedTuple):
     """What nobody in the system knows; for the invariants."""
 
@@ -147,6 +151,7 @@ class Ghost(NamedTuple):
     broken: str = ""
 
 
+@replaced_fast
 class Left(NamedTuple):
     """What may still happen."""
 
@@ -155,6 +160,7 @@ class Left(NamedTuple):
     resets: int
 
 
+@replaced_fast
 class Packet(NamedTuple):
     """A request or an answer on its way; `age` is counted from the sending of the request."""
 
@@ -173,6 +179,7 @@ class Packet(NamedTuple):
         return f"{self.kind} of {self.consumer} under epoch {self.epoch}{place}"
 
 
+@replaced_fast
 class World(NamedTuple):
     """One state."""
 

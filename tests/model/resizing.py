@@ -27,7 +27,7 @@ from inorder.client.rules.resizing import Goal, Places
 from inorder.errors import BrokerError
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.resizing import Plan, ResizeView
-from tests.model.search import Model
+from tests.model.search import Model, replaced_fast
 
 NAMES: Final = ("a", "b")
 GROUP: Final = "g"
@@ -61,6 +61,7 @@ class Rules:
     """A plan is opened only when the first broker has agreed that it is not taken back any more."""
 
 
+@replaced_fast
 class Broker(NamedTuple):
     """One broker: `durable` outlives a kill."""
 
@@ -77,6 +78,7 @@ class Broker(NamedTuple):
     committed: tuple[int, ...]
 
 
+@replaced_fast
 class State(NamedTuple):
     """The whole world."""
 

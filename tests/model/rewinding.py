@@ -35,7 +35,7 @@ from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing.rules import Reading, Standing, Versions
 from inorder.errors import GroupNotDone
 from inorder.wire.requests.resizing import PastVersion
-from tests.model.search import Model
+from tests.model.search import Model, replaced_fast
 
 NAMES: Final = "abc"
 GROUP: Final = "g"
@@ -76,6 +76,7 @@ class Rules:
     """A reset at a broker that forgot earlier ones counts as newer than all that are known."""
 
 
+@replaced_fast
 class Request(NamedTuple):
     """A request from one broker to another, or to itself."""
 
@@ -84,6 +85,7 @@ class Request(NamedTuple):
     term: int
 
 
+@replaced_fast
 class Round(NamedTuple):
     """One round of a broker for the group: it asks all others, then tells them, itself last."""
 
@@ -95,6 +97,7 @@ class Round(NamedTuple):
     """The brokers that are yet to be told."""
 
 
+@replaced_fast
 class Broker(NamedTuple):
     """One broker; a kill takes `revoked_all` and `round`."""
 
@@ -112,6 +115,7 @@ class Broker(NamedTuple):
     """Messages of version 1 are to be done here, and the replay that they belong to has begun."""
 
 
+@replaced_fast
 class State(NamedTuple):
     """The whole world."""
 

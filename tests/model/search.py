@@ -17,9 +17,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 State = TypeVar("State", bound=Hashable)
+Tuple = TypeVar("Tuple", bound=type[NamedTuple])
+
+
+def replaced_fast(kind: Tuple) -> Tuple:
+    """Give a named tuple a faster `_replace`: a search calls it millions of times."""
+    places = {name: place for place, name in enumerate(kind._fields)}
+
+    def replace(self: Any, /, **changes: object) -> Any:
+        values = list(self)
+        for name, value in changes.items():
+            values[places[name]] = value
+        return tuple.__new__(kind, values)
+
+    kind._replace = replace  # type: ignore[method-assign, assignment]
+    return kind
 
 
 @dataclass(frozen=True)
