@@ -10,7 +10,8 @@ route wrong, and soon when a route has lost a broker (`RouteWatch`). A known rou
 server fails, or forgets the topic because its broker is away. A send then waits for its broker and
 never goes to another one.
 
-What a session does with different name servers: decision 44.
+What a session does with different name servers: decision 44. Members that subscribe differently:
+decision 42.
 """
 
 from __future__ import annotations

@@ -319,7 +319,7 @@ def with_retries(master: str) -> str:
 
 
 def check_packages() -> None:
-    """Raise ConfigError naming the first package that is missing or has a version we cannot use."""
+    """Raise ConfigError naming the first package that is missing or has an unusable version."""
     for name, least, below in _PACKAGES:
         try:
             text = importlib.metadata.version(name)

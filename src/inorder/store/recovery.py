@@ -2,26 +2,27 @@
 
 Where the reading of the log starts, best first:
 
-    closed      we closed the directory and nobody else used it: at the end; nothing is opened
-    written     we were killed, the operating system runs on: behind the last entry written
+    closed      inorder closed the directory and nobody else used it: at the end; nothing is opened
+    written     inorder was killed, the machine kept running: behind the last entry written
     synced      the machine went down: behind the last entry synced
-    foreign     another broker stopped cleanly: behind the last entry of any queue. (If our notes
-                say that we had not stopped, someone may just have removed `abort`: whole.)
+    foreign     another broker stopped cleanly: behind the last entry of any queue. (If the notes
+                say that inorder had not stopped, someone may have removed `abort`: whole.)
     checkpoint  another broker crashed: at RocketMQ's choice, the segment that began before the
                 time in `checkpoint`
     whole       nothing else fits, a record did not continue its queue, or a recovery from here was
                 broken off: the whole log
 
 The log ends before the first bytes that are no valid record (size, magic, checksum, own position).
-If nothing valid follows, that is the torn end of the last write, and it is cleared: stale bytes
-must not come back later. If valid records follow, then it depends. A crash of the machine may lose
-any unsynced page, so behind the synced part a hole is nobody's fault: the log is cut there, and the
-report says what was cut. Anywhere else the file is damaged, the records behind may have been
-acknowledged, and the directory is refused unless `cut_corrupt_log` says to go on without them.
+If no valid record follows, these bytes are the torn end of the last write. Recovery clears them, so
+that stale bytes do not come back later. If valid records follow, the place decides. A crash of the
+machine may lose any unsynced page, so in the unsynced part the log is cut there, and the report
+says what was cut. Anywhere else the file is damaged and the records behind may have been
+acknowledged: the directory is refused, unless `cut_corrupt_log` allows to continue without them.
 
-Everything here may be killed at any write and started again: the notes of `store/checkpoints.py`
-move only when all is done, and what is written before is what would be written again. Only `whole`
-takes away what the notes rely on, so it makes them void first.
+Recovery may be killed at any write and started again: it updates the notes of
+`store/checkpoints.py` only when all is done, and a repeated run writes the same bytes. Only `whole`
+removes files on which the notes rely, so it makes the notes void first. Where recovery starts, and
+why: decision 5.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Between Arrow and a handler: rows of a stream as messages, a handler's rows as Arrow batches."""
+"""Between Arrow and a handler: rows of a stream as messages, a handler's rows as Arrow batches.
+
+How ordered processing survives kills: decision 35.
+"""
 
 from __future__ import annotations
 
