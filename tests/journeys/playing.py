@@ -237,6 +237,8 @@ class Player:
         if number != KILL and program.running and not self._has_begun(program):
             # It has not set up what it does with signals; then they kill it, as they always do.
             early = {-number, number, 128 + number, 1} if end.codes else set()
+            if early and self._kind.forks:
+                early.add(TERM)  # the server forwards that to its workers, and ends with their code
             end = End(end.codes | early, clean=False)
         began = time.monotonic()
         program.signal(number, whole_group=self._kind.pipe)
