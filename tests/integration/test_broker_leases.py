@@ -29,7 +29,7 @@ from tests.integration.leasekit import (
     LEASE_MS,
     QUEUES,
     TOPIC,
-    Stock,
+    RocketMQPeer,
     connected,
     group,
     ours,
@@ -759,7 +759,7 @@ def test_saved_offsets_are_not_undone_by_an_older_record_of_the_journal() -> Non
         files = FakeFiles()
         async with (
             group(messages=8, files=files, stop=False) as (rig, _),
-            connected(rig, Stock, "java") as (java,),
+            connected(rig, RocketMQPeer, "java") as (java,),
         ):
             assert (await java.commit(3)).code == 0
             rig.broker.offsets.commit(GROUP, TOPIC, 0, 7, 0)  # as a one-way commit does
