@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.broker import Broker
-from inorder.broker.leases.storage import end_of
 from inorder.checker import queue_name
 from inorder.errors import InorderError, LeaseLost
 from inorder.model import GroupQueue, TopicQueue
@@ -169,7 +168,7 @@ class Watch:
 
     def _step(self, one: Any) -> dict[str, int]:
         """Return what a commit says, and where its queue ends."""
-        end = end_of(self._broker.store, one.topic, one.queue_id)
+        end = self._broker.store.end_offset(one.topic, one.queue_id)
         return {"epoch": one.epoch, "number": one.number, "offset": one.offset, "end": end}
 
     def reset(self, group: str, topic: str, targets: dict[int, int]) -> None:

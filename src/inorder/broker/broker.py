@@ -17,7 +17,6 @@ import contextlib
 import os
 import random
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.admin.rules import BrokerStats
@@ -34,7 +33,7 @@ from inorder.broker.groups.service import Notices
 from inorder.broker.housekeeping import Housekeeping
 from inorder.broker.leases.rules import LeaseTable
 from inorder.broker.leases.service import LeaseExpiry, LeaseService
-from inorder.broker.leases.storage import LeaseJournal, end_of
+from inorder.broker.leases.storage import LeaseJournal
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import LockService
 from inorder.broker.offload import Offload
@@ -239,7 +238,7 @@ class Broker:
         settle(self)  # it may move the ends of queues, to which the offsets are cut below
         self.resizing.settle()
         self.topics.take_changes()
-        cuts = self.offsets.clamp(partial(end_of, self.store))
+        cuts = self.offsets.clamp(self.store.end_offset)
         for cut in cuts:
             log.warning(
                 "committed offset lay beyond the recovered log and was cut back topic=%s group=%s "

@@ -26,7 +26,6 @@ from inorder.broker.leases.rules import (
     Terms,
     Verdict,
 )
-from inorder.broker.leases.storage import end_of
 from inorder.broker.offsets.rules import Committed, judge_commit
 from inorder.errors import LeaseLost, LeasesFull, StoreError
 from inorder.logs import get_logger
@@ -221,7 +220,7 @@ class LeaseService:
         broker = self._broker
         judged = judge_commit(
             key, owner, one, leases=self._table, offsets=broker.offsets, commits=broker.commits,
-            end=end_of(broker.store, one.topic, one.queue_id), now_ms=now_ms,
+            end=broker.store.end_offset(one.topic, one.queue_id), now_ms=now_ms,
         )  # fmt: skip
         if not judged.is_progress:
             return judged.renewal, None

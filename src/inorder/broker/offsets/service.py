@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inorder.broker.leases import records as lease_records
-from inorder.broker.leases.storage import end_of
 from inorder.broker.offsets.rules import Committed, Committer, Manner, Ruling, commit
 from inorder.model import GroupQueue
 
@@ -48,7 +47,7 @@ class OffsetService:
             offset,
             committer=Committer(broker.members.client_id(group, connection), connection.id),
             manner=manner,
-            end=end_of(broker.store, topic, queue_id),
+            end=broker.store.end_offset(topic, queue_id),
             now_ms=broker.clock.now_ms(),
             look=look,
         )
