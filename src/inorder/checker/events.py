@@ -120,7 +120,7 @@ class Handled:
 
     @property
     def settled(self) -> bool:
-        """Tell whether the message needs no further delivery on its queue."""
+        """Return whether the message needs no further delivery on its queue."""
         return self.result is not None and self.result != HandledResult.FAILED
 
 

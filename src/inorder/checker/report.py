@@ -65,7 +65,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Tell whether there was something to judge and nothing is wrong with it."""
+        """Return whether there was something to judge and nothing is wrong with it."""
         return not self.by_kind and not self.vacuous
 
     def __str__(self) -> str:

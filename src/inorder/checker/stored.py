@@ -60,7 +60,7 @@ class Ledger:
         return (sent for sent in self._best.values() if sent.result == SentResult.OK)
 
     def unknown(self, id_: str) -> bool:
-        """Tell whether the producer never learnt the outcome, and so may have moved on."""
+        """Return whether the producer never learnt the outcome, and so may have moved on."""
         sent = self._best.get(id_)
         return sent is not None and sent.result == SentResult.UNKNOWN
 

@@ -333,7 +333,7 @@ class RouteTable:
     # Inside.
 
     def _outdated(self, new: Registration, holder: str | None) -> bool:
-        """Tell whether another address holds the id with a higher state version."""
+        """Return whether another address holds the id with a higher state version."""
         if holder is None or holder == new.address:
             return False
         life = self._lives.get((new.cluster, holder))

@@ -86,7 +86,7 @@ def _unzstd(body: bytes, limit: int) -> bytes:
 
 
 def _zstd_complete(zstandard: ModuleType, body: bytes, have: int) -> bool:
-    """Tell whether the frame ended; a cut frame ends a stream without a complaint."""
+    """Return whether the frame ended; a cut frame ends a stream without a complaint."""
     expected = zstandard.frame_content_size(body)
     if expected >= 0:
         return bool(have == expected)

@@ -53,7 +53,7 @@ class FrameDecoder:
 
     @property
     def idle(self) -> bool:
-        """Tell whether no frame has begun."""
+        """Return whether no frame has begun."""
         return self._have == 0
 
     def receive_data(self, data: bytes) -> list[RawFrame]:

@@ -86,7 +86,7 @@ class Command:
 
     @property
     def is_oneway(self) -> bool:
-        """Tell whether no answer may be written."""
+        """Return whether no answer may be written."""
         return bool(self.flag & FLAG_ONEWAY)
 
     @classmethod
