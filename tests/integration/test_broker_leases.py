@@ -19,9 +19,11 @@ from inorder.broker.leases.rules import ROCKETMQ_RESTART_MS
 from inorder.model import GroupQueue, TopicQueue
 from inorder.store.snapshot import Snapshot
 from inorder.testing.clock import FakeClock
+from inorder.wire.extensions import ExtensionCode
 from inorder.wire.fields import encode_fields
 from inorder.wire.requests.leases import LeasePage, LockBatchBody, LockedQueues, VersionSpan
 from inorder.wire.requests.offsets import ResetOffset
+from inorder.wire.requests.parking import ParkBody, ParkItem
 from tests.integration.brokerkit import SMALL, Rig, running, until
 from tests.integration.leasekit import (
     GRACE_MS,
@@ -338,6 +340,31 @@ def test_a11_a_reset_of_a_free_queue_ends_the_claim_of_its_last_owner() -> None:
             a.epochs = epochs
             assert (await a.refused()).holder == ""
             assert (await a.take()).offset == 2
+
+    play(scenario)
+
+
+def test_the_first_request_after_a_kill_may_be_one_to_park() -> None:
+    """It renews the lease, and the journal has the renewal: the deadline of the start is gone."""
+
+    async def scenario() -> None:
+        clock, files = FakeClock(), FakeFiles()
+        async with group("a", files=files, clock=clock, stop=False) as (rig, _, a):
+            await a.take()
+            await rig.send(b"m0", e="0", i="__SHARDINGKEY\x01k\x02UNIQ_KEY\x01k-0\x02")
+            epochs = a.epochs
+        async with running(files.kill(), clock=clock, stop=False) as rig, ours(rig, "a") as (a,):
+            clock.advance(LEASE_MS - 1)
+            fields = a.who | {"topic": TOPIC, "queueId": "0", "epoch": str(epochs[0])}
+            body = ParkBody([ParkItem(0, "k", 6, "poison", 1000)]).encode()
+            answer = await a.ask(ExtensionCode.PARK, fields, body)
+            assert answer.code == 0, answer.remark
+            clock.advance(LEASE_MS - 1)
+            lease = rig.broker.leases.get(GroupQueue(GROUP, TOPIC, 0))
+            assert lease is not None
+            assert lease.epoch == epochs[0]
+        async with running(files.kill(), clock=clock) as rig, ours(rig, "b") as (b,):
+            assert (await b.refused()).holder == "a"
 
     play(scenario)
 

@@ -21,6 +21,7 @@ from inorder.broker.leases.rules import (
     NOBODY,
     ROCKETMQ_RESTART_MS,
     Decision,
+    Lease,
     MemberLiveness,
     Owner,
     Terms,
@@ -302,11 +303,7 @@ class LeaseService:
         now_ms = self._broker.clock.monotonic_ms()
         lease = self._table.get(key)
         if lease is not None and lease.epoch == fields.epoch:
-            if lease.deadline_ms:  # from before the last start: renewed by this
-                decision = self._table.decide(key, lease.owner, now_ms, epoch=fields.epoch)
-                self.apply([decision], now_ms, connection)
-            else:
-                self._table.renew(key, now_ms, connection.id)
+            self.renew(key, lease, connection)
             return
         past = self._table.past(key)
         if past is None:
@@ -315,6 +312,19 @@ class LeaseService:
         if decision.verdict is not Verdict.RESUME:
             raise self.lost(key)
         self.apply([decision], now_ms, connection)
+
+    def renew(self, key: GroupQueue, lease: Lease, connection: ServerConnection) -> None:
+        """Renew a lease by another request under its epoch.
+
+        The journal gets the first renewal after a start, because the deadline that the start wrote
+        no longer holds.
+        """
+        now_ms = self._broker.clock.monotonic_ms()
+        if lease.deadline_ms:
+            decision = self._table.decide(key, lease.owner, now_ms, epoch=lease.epoch)
+            self.apply([decision], now_ms, connection)
+        else:
+            self._table.renew(key, now_ms, connection.id)
 
     def check_held(self, fields: PullFields) -> None:
         """Refuse a held pull whose epoch became stale."""

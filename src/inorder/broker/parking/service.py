@@ -196,9 +196,13 @@ class Parking:
     def check_owner(
         self, place: GroupQueue, owner: Owner, epoch: int, connection: ServerConnection
     ) -> None:
-        """Raise LeaseLost unless a consumer owns a queue under an epoch, and renew its lease.
+        """Check that a consumer owns a queue under an epoch, and renew its lease.
 
         Epoch 0 stands for a Spark job, which needs no lease: nobody may own the queue.
+
+        Raises:
+            LeaseLost: the consumer does not own the queue.
+            StoreFailed: a file that ownership depends on is untrusted.
         """
         broker = self._broker
         lease = broker.leases.get(place)
@@ -206,7 +210,8 @@ class Parking:
             return
         if lease is None or (lease.owner, lease.epoch) != (owner, epoch):
             raise broker.lease_service.lost(place)
-        broker.leases.renew(place, broker.clock.monotonic_ms(), connection.id)
+        broker.safety.require()
+        broker.lease_service.renew(place, lease, connection)
 
     # -- log -------------------------------------------------------------------------------------
 
