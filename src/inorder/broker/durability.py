@@ -84,6 +84,7 @@ class SharedSync(Generic[T]):
         self._waiting: list[tuple[Done[T], Failed]] = []
         self._running = False
         self._stopped = False
+        self._idle: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(running={self._running}, waiting={len(self._waiting)})"
@@ -112,6 +113,18 @@ class SharedSync(Generic[T]):
         self.start(done, failed)
         return await future
 
+    @property
+    def running(self) -> bool:
+        """Tell whether a sync runs."""
+        return self._running
+
+    async def idle(self) -> None:
+        """Return when no sync runs."""
+        while self._running:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
     def stop(self) -> None:
         """Begin no more syncs."""
         self._stopped = True
@@ -134,6 +147,9 @@ class SharedSync(Generic[T]):
                 log.exception("the outcome of a sync could not be handled")
         self._running = False
         self._next()
+        if self._idle is not None and not self._running:
+            self._idle.set_result(None)
+            self._idle = None
 
 
 class LogSync(SharedSync[int]):

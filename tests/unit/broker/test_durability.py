@@ -185,6 +185,27 @@ def test_one_caller_cannot_keep_the_outcome_from_the_others() -> None:
     asyncio.run(story())
 
 
+def test_idle_means_that_no_sync_runs() -> None:
+    """Neither the one that ran nor the next one; the journal switches files then."""
+
+    async def story() -> None:
+        syncs = Syncs()
+        sync = SharedSync(syncs.begin)
+        await sync.idle()
+        sync.start()
+        sync.start()
+        idle = asyncio.ensure_future(sync.idle())
+        await asyncio.sleep(0)
+        syncs.succeed()
+        await asyncio.sleep(0.01)
+        assert (idle.done(), sync.running) == (False, True)
+        syncs.fail(StoreFailed("no"))
+        await idle
+        assert not sync.running
+
+    asyncio.run(story())
+
+
 def test_after_a_stop_no_sync_begins() -> None:
     """As after a kill."""
     syncs = Syncs()

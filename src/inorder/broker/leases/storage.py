@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from inorder.broker.durability import SharedSync
 from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import ROCKETMQ_RESTART_MS, deadline_after_start
 from inorder.broker.offsets.rules import OffsetTable
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from inorder.broker.broker import Broker
-    from inorder.broker.durability import Safety
+    from inorder.broker.durability import Done, Failed, Safety
     from inorder.broker.leases.records import Record
     from inorder.disk import File, Files
     from inorder.store.store import Store
@@ -248,8 +249,7 @@ class LeaseJournal:
         self._folding: asyncio.Task[None] | None = None
         self._healing: asyncio.Task[None] | None = None
         self._synced_bytes = 0
-        self._syncing: asyncio.Future[None] | None = None
-        self._sync_again: asyncio.Future[None] | None = None
+        self._sync: SharedSync[None] = SharedSync(self._begin_sync)
         self.commits_count = True
         """What the journal says of progress holds: nobody else has worked here since."""
 
@@ -467,12 +467,7 @@ class LeaseJournal:
 
     async def _synced(self) -> None:
         self._broker.safety.require()  # a sync after a failed one proves nothing
-        if self._syncing is None:
-            await asyncio.shield(self._sync())
-            return
-        if self._sync_again is None:
-            self._sync_again = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._sync_again)
+        await self._sync.synced()
 
     def sync_soon(self) -> None:
         """Start a sync of new records; a timer calls this under async flush.
@@ -480,37 +475,26 @@ class LeaseJournal:
         So a power cut takes no more of the journal than of the log.
         """
         broken = self._broker.safety.broken
-        if not broken and self._syncing is None and self.journal.size != self._synced_bytes:
+        if not broken and not self._sync.running and self.journal.size != self._synced_bytes:
             self._synced_bytes = self.journal.size
-            self._sync()
+            self._sync.start()
 
-    def _sync(self) -> asyncio.Future[None]:
-        waiting = self._sync_again or asyncio.get_running_loop().create_future()
-        self._syncing, self._sync_again = waiting, None
+    def _begin_sync(self, done: Done[None], failed: Failed) -> None:
+        def synced(_: None) -> None:
+            if self.journal.failed is None:
+                self.journal.synced()
+                done(None)
+            else:  # it failed elsewhere meanwhile
+                refused(OSError(self.journal.failed))
 
-        def go_on() -> None:
-            self._syncing = None
-            if self._sync_again is not None:
-                self._sync()
-
-        def done(_: None) -> None:
-            if self.journal.failed is not None:  # meanwhile, elsewhere
-                failed(OSError(self.journal.failed))
-                return
-            self.journal.synced()
-            waiting.set_result(None)
-            go_on()
-
-        def failed(error: BaseException) -> None:
+        def refused(error: BaseException) -> None:
             self._broke(error)
-            for future in (waiting, self._sync_again):
-                if future is not None:
-                    future.set_exception(StoreFailed(f"{NAME} cannot be put on disk: {error}"))
-                    future.exception()  # there may be no waiter
-            self._syncing = self._sync_again = None
+            failed(StoreFailed(f"{NAME} cannot be put on disk: {error}"))
 
-        self._broker.offload.run(self.journal.plan_sync(), done, failed)
-        return waiting
+        if self.journal.failed is None:
+            self._broker.offload.run(self.journal.plan_sync(), synced, refused)
+        else:
+            refused(OSError(self.journal.failed))
 
     # -- healing ---------------------------------------------------------------------------------
 
@@ -539,8 +523,10 @@ class LeaseJournal:
                 size += len(data)
                 await asyncio.sleep(0)
             await offload.call(file.fdatasync)
-            while busy := [one for one in (self._syncing, self._folding) if one and not one.done()]:
-                await asyncio.wait(busy)  # both end, because nothing is written any more
+            while self._sync.running or self._is_folding():
+                await self._sync.idle()  # both end, because nothing is written any more
+                if self._folding is not None:
+                    await asyncio.wait([self._folding])
             self._switch_to(file, size)
             file = None
             await offload.call(journal.plan_drop())
@@ -639,9 +625,12 @@ class LeaseJournal:
         if self.journal.size > self._fold_above and now_ms >= self._retry_ms:
             self.fold_soon()
 
+    def _is_folding(self) -> bool:
+        return self._folding is not None and not self._folding.done()
+
     def fold_soon(self) -> None:
         """Start a fold, unless one runs."""
-        if self._folding is None or self._folding.done():
+        if not self._is_folding():
             self._folding = asyncio.get_running_loop().create_task(self._fold(), name="fold owners")
 
     async def fold(self) -> None:
@@ -655,8 +644,7 @@ class LeaseJournal:
         try:
             broker.safety.require()
             file = await broker.offload.call(journal.prepare)
-            while self._syncing is not None:
-                await asyncio.wait([self._syncing])
+            await self._sync.idle()
             try:
                 self.flush()
                 journal.switch(file)
