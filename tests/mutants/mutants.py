@@ -124,7 +124,7 @@ MUTANTS = [
         f"{_IN_DAMAGE}test_offsets_on_disk_count_after_a_power_cut_that_took_the_journal",
     ),
     Mutant(
-        "a-wrong-entry-is-gone", "P4, A14", "a queue begins behind an entry that has no record",
+        "a-wrong-entry-is-gone", "P4, A14", "a queue begins after an entry that has no record",
         "inorder.store.queues",
         "if found > low and not corrected and not is_gone(self._log, queue, found - 1):",
         "if False:",
@@ -1134,7 +1134,7 @@ MUTANTS = [
         "tests/integration/test_broker_safety.py::test_no_descriptor_is_no_failed_sync",
     ),
     Mutant(
-        "a-damaged-message-is-passed", "P3, P4", "the next pull begins behind a damaged message",
+        "a-damaged-message-is-passed", "P3, P4", "the next pull begins after a damaged message",
         "inorder.client.consume.messages",
         "        return Received(found, found[-1].offset + 1)\n",
         "        return Received(found, next_offset)\n",
