@@ -578,9 +578,11 @@ class Broker:
         return self.store.unwritable_reason or self.safety.reason
 
     def write_failed(self, error: StoreError) -> None:
-        """Accept no more writes: after a full disk until it has space, after a failed log for good.
+        """Close the fast path of sends after a failed write.
 
-        A failed log is reported once.
+        After a full disk the general path still tries each send, unless retention has found the
+        disk above its limit; the fast path opens again when the disk has space. A failed log is
+        final: no path accepts a write. It is reported once.
         """
         self.store_writable = False
         if self.store.log.failed is not None:

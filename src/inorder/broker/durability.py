@@ -412,7 +412,11 @@ class Saving:
         self._offload.run(lambda: file.save(content), ended, failed)
 
     def _end(self, file: Snapshot, covered: int, began_ms: int) -> None:
-        """Release who waits. After a slow save pause: thousands of new names then cost a tenth."""
+        """Wake the waiters, and start the next save.
+
+        After a slow save, pause for nine times its duration (at most 2 s), so that saving takes at
+        most a tenth of the time.
+        """
         self._release(file, covered)
         took_ms = self._clock.monotonic_ms() - began_ms
         if took_ms < SLOW_SAVE_MS:

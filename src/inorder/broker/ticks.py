@@ -121,7 +121,10 @@ class Pending(Protocol):
         ...
 
     def write_late(self) -> bool:
-        """The records are written, but their sync takes too long. True: no more news is needed."""
+        """The records are written, but their sync takes too long.
+
+        Return True if the waiter needs no further outcome.
+        """
         ...
 
 

@@ -121,7 +121,7 @@ class FinishedMap:
         return cls(int(base), int(mask, 16))
 
     def _advance(self) -> None:
-        """Move the base behind the finished offsets that follow it."""
+        """Move the base past the finished offsets that follow it."""
         mask = self._mask
         if mask & 1:
             done = ((mask + 1) & ~mask).bit_length() - 1

@@ -2,7 +2,7 @@
 
 An anonymous producer numbers its messages 0, 1, 2 … without gaps. A stored number is a duplicate.
 The next number is stored. A later number is refused: an earlier message is still under way and
-would be stored behind it. If nothing is known of the producer, only 0 can be its first message; a
+would be stored after it. If nothing is known of the producer, only 0 can be its first message; a
 later number means that the producer's state was lost.
 
 A named producer gets its numbers from outside, from a pipeline that may run again. They only grow,

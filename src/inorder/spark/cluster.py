@@ -248,7 +248,7 @@ class Cluster:
         return self._offsets(queues, lambda queue: GetMinOffset(queue.topic, queue.index))
 
     def ends(self, queues: Iterable[TopicQueue]) -> Places:
-        """Return the offsets behind the newest messages."""
+        """Return the offsets after the newest messages."""
         return self._offsets(queues, lambda queue: GetMaxOffset(queue.topic, queue.index))
 
     def at_time(self, queues: Iterable[TopicQueue], time_ms: int) -> Places:

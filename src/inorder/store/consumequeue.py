@@ -280,7 +280,7 @@ class QueueIndex:
     def find_first(self, position: int, low: int) -> int:
         """Return the first offset at or after `low` whose record lies at or after `position`.
 
-        Fillers may stand anywhere, and say nothing: the entry behind them decides.
+        Fillers may stand anywhere, and say nothing: the entry after them decides.
         """
         high = self.settled_offset
         while low < high:

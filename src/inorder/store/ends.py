@@ -284,7 +284,7 @@ class EndsFile:
         self._files.fsync_dir(self._folder)
 
     def note(self, blocks: Iterable[Block]) -> None:
-        """Write blocks behind the others; they survive a kill when this returns.
+        """Write blocks after the others; they survive a kill when this returns.
 
         Raises:
             OSError: they do not.

@@ -3,7 +3,7 @@
 Writes go entries -> slots -> header. Entries are appended at once. Changed slots are collected in
 memory, because each would cost a page write, and go out together, region by region. The header
 follows: its count makes entries valid. So after a kill the file holds a valid prefix. A slot may
-point at an entry at or behind the count; it is followed through that entry's `previous` until it
+point at an entry at or after the count; it is followed through that entry's `previous` until it
 is below the count. Adding the same records again writes the same entries. After a power cut only
 the entries below a synced count are certain, and `rebuild` makes the slots from them.
 """

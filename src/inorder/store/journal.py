@@ -6,7 +6,7 @@
     +--------+--------+---------------+
 
 An append is written when it returns and so survives a kill; it is on disk after a sync. A torn or
-damaged record ends the journal, and the next start cuts off the bytes behind it.
+damaged record ends the journal, and the next start cuts off the bytes after it.
 
 After a failed sync the content on disk is unknown. Nothing is appended until `switch` has gone to
 a new file that holds the whole state and is on disk; the older files are then dropped.
@@ -56,8 +56,8 @@ class Journal:
         """Why nothing is appended: the content of the files on disk is unknown."""
         self._behind: list[File] = []  # older files that may not be on disk
         self.cut_bytes = 0
-        """Bytes that a start found behind a torn or damaged record, and cut off."""
-        self._torn = False  # bytes of a failed append lie behind the last record
+        """Bytes that a start found after a torn or damaged record, and cut off."""
+        self._torn = False  # bytes of a failed append lie after the last record
 
     def __repr__(self) -> str:
         return f"Journal({self.name!r}, file {self._number}, {self.size} bytes)"
@@ -79,7 +79,7 @@ class Journal:
             if (match := self._pattern.fullmatch(name)) is not None
         )
         payloads: list[bytes] = []
-        for number in found:  # each record is complete in itself: those behind a gap still count
+        for number in found:  # each record is complete in itself: those after a gap still count
             payloads += self._read(self._path(number))
             self._number = number
             self._older.append(self._path(number))
@@ -111,7 +111,7 @@ class Journal:
             file.close()
 
     def append(self, payloads: Iterable[bytes]) -> None:
-        """Write records behind the last one.
+        """Write records after the last one.
 
         Raises:
             OSError: none of them counts, unless a kill comes before the next append: what was

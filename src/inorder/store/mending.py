@@ -7,7 +7,7 @@ gap: no reader gets it, and the gap is reported as lost messages (`Loss`).
 
     mend         reads the log once for any number of queues and repairs their entries. It opens
                  files of its own, so it may run in any thread. Offsets that are given out meanwhile
-                 lie behind the ones it looks at.
+                 lie after the ones it looks at.
     compare      compares all queues of a directory with its log and changes nothing. It may run
                  beside a broker: entries below the noted ends no longer change. Without notes
                  (`ends.py`), the log says where queues end.
@@ -168,7 +168,7 @@ def mend(
 
 
 def surviving(segments: Segments, start: int, end: int) -> Iterator[ScannedRecord]:
-    """Yield the records between two positions, also behind damage; bodies are not checked."""
+    """Yield the records between two positions, also after damage; bodies are not checked."""
     position = start
     while position < end:
         found = LogScan(segments, position, check_crc=False)
@@ -376,7 +376,7 @@ def compare(files: Files, root: Path, delays_ms: Sequence[int]) -> Comparison:
         if not topic.startswith(LIGHT_PREFIX)
     ]
     log_end = segments.items[-1].end if segments.items else 0
-    if notes is not None:  # behind it nothing is noted yet
+    if notes is not None:  # after it nothing is noted yet
         log_end = min(log_end, max(notes.position, known.queues if known else 0))
     try:
         done = mend(

@@ -205,7 +205,7 @@ class QueueTable:
         queue.first_position = -1
 
     def _load(self, topic: str, queue_id: int) -> QueueIndex:
-        """Read a queue's files: its offsets continue behind the last entry below the limit."""
+        """Read a queue's files: its offsets continue after the last entry below the limit."""
         queue = QueueIndex(topic, queue_id, self.queue_files, self.dirty)
         noted = self.noted.get((topic, queue_id)) if self.trusting else None
         if noted is not None:
@@ -247,7 +247,7 @@ class QueueTable:
             self._damage(queue)
 
     def _behind_end(self, queue: QueueIndex) -> bytes:
-        """Return the bytes in the file behind the last entry; empty if there is no file."""
+        """Return the bytes in the file after the last entry; empty if there is no file."""
         at = queue.next_offset * ENTRY_BYTES
         inside = at % self.queue_files.size
         try:
@@ -257,7 +257,7 @@ class QueueTable:
         return file.pread(ENTRY_BYTES, inside)
 
     def _goes_on(self, queue: QueueIndex) -> bool:
-        """Return whether a right entry lies behind the end: then the note is an older copy."""
+        """Return whether a right entry lies after the end: then the note is an older copy."""
         data = self._behind_end(queue)
         if len(data) < ENTRY_BYTES or ENTRY.unpack(data)[0] >= self.limit:
             return False
@@ -295,7 +295,7 @@ class QueueTable:
         self.on_damage(queue)
 
     def _load_by_entries(self, queue: QueueIndex, bases: list[int]) -> None:
-        """End a queue behind the last entry below the limit."""
+        """End a queue after the last entry below the limit."""
         size = self.queue_files.size
         first = bases[0]
         last = len(bases) - 1
@@ -376,7 +376,7 @@ class QueueTable:
             queue.start_at(first_file=queue.first_file, next_offset=offset)
 
     def _clear_behind(self, queue: QueueIndex, bases: list[int]) -> None:
-        """Zero the bytes behind the last entry; delete files that begin after it."""
+        """Zero the bytes after the last entry; delete files that begin after it."""
         end = queue.next_offset * ENTRY_BYTES
         size = self.queue_files.size
         if not self.thorough and end < bases[-1] + size and end >= bases[-1]:

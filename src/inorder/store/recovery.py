@@ -3,21 +3,22 @@
 Where the reading of the log starts, best first:
 
     closed      inorder closed the directory and nobody else used it: at the end; nothing is opened
-    written     inorder was killed, the machine kept running: behind the last entry written
-    synced      the machine went down: behind the last entry synced
-    foreign     another broker stopped cleanly: behind the last entry of any queue. (If the notes
+    written     inorder was killed, the machine kept running: after the last entry written
+    synced      the machine went down: after the last entry synced
+    foreign     another broker stopped cleanly: after the last entry of any queue. (If the notes
                 say that inorder had not stopped, someone may have removed `abort`: whole.)
     checkpoint  another broker crashed: at RocketMQ's choice, the segment that began before the
                 time in `checkpoint`
-    whole       nothing else fits, a record did not continue its queue, or a recovery from here was
-                broken off: the whole log
+    whole       nothing else fits, a record did not continue its queue, or an earlier `whole`
+                recovery was interrupted: the whole log
 
 The log ends before the first bytes that are no valid record (size, magic, checksum, own position).
 If no valid record follows, these bytes are the torn end of the last write. Recovery clears them, so
-that stale bytes do not come back later. If valid records follow, the place decides. A crash of the
-machine may lose any unsynced page, so in the unsynced part the log is cut there, and the report
-says what was cut. Anywhere else the file is damaged and the records behind may have been
-acknowledged: the directory is refused, unless `cut_corrupt_log` allows to continue without them.
+that stale bytes do not come back later. If valid records follow, it depends on where the
+invalid bytes are. A crash of the machine may lose any unsynced page, so in the unsynced part the
+log is cut there, and the report says what was cut. Anywhere else the file is damaged, and the
+records after the invalid bytes may have been acknowledged: the broker refuses the directory, unless
+`cut_corrupt_log` allows it to continue without them.
 
 Recovery may be killed at any write and started again: it updates the notes of
 `store/checkpoints.py` only when all is done, and a repeated run writes the same bytes. Only `whole`
@@ -69,7 +70,7 @@ class RecoveryReport:
     losses: list[Loss] = field(default_factory=list)
     """Messages that are known to be lost."""
     uncertain: list[tuple[str, int, int]] = field(default_factory=list)
-    """Topic, queue and end of queues that may have given out more offsets than is known."""
+    """Topic, id and known end of queues that may have assigned offsets beyond that end."""
     noted_position: int = 0
     """The highest known end of the log. If the log ends before it, a tail is lost."""
     was_short: bool = False
@@ -119,7 +120,7 @@ class Recovery:
         """The noted ends of queues; None: there are no valid notes."""
         self._abort = read_abort(files, layout)
         self.checkpoint = Checkpoint.load(files, layout)
-        self.unsynced_from: int | None = None  # entries behind it may not be on disk
+        self.unsynced_from: int | None = None  # entries after it may not be on disk
         self.report = RecoveryReport(clean=self._abort is None)
         self.positions = Positions(
             boot_id=files.boot_id(),
@@ -397,7 +398,7 @@ class Recovery:
         )  # fmt: skip
 
     def _keep_safe_index_files(self) -> int:
-        """Keep index files that another broker completed and synced; continue behind the last."""
+        """Keep index files that another broker completed and synced; continue after the last."""
         keys = self._keys
         kept = 0
         while kept < len(keys.files):
@@ -495,7 +496,7 @@ class Recovery:
         self.report.end_position = end
 
     def _cut_log(self, end: int) -> None:
-        """Clear everything behind the end."""
+        """Clear everything after the end."""
         segments = self._log.segments
         segments.drop_after(max(end, 1))
         segment = segments.find(end)

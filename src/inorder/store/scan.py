@@ -1,4 +1,4 @@
-"""Walking over the log: to its end, behind its end, and to the records that hold a mark.
+"""Walking over the log: to its end, beyond its end, and to the records that hold a mark.
 
     LogScan          record by record from a position to the end of the log
     Behind           what follows the first invalid bytes: whether valid records do
@@ -27,7 +27,7 @@ ZERO_BYTES_ENOUGH: Final = 64 * 1024 * 1024
 
 
 class LogScan:
-    """The valid records from `start` on, across segments; afterwards `end` is behind the last."""
+    """The valid records from `start` on, across segments; then `end` is the end of the last."""
 
     __slots__ = ("_check_crc", "_segments", "end")
 
@@ -42,7 +42,7 @@ class LogScan:
             segment = self._segments.find(self.end)
             if segment is None:
                 return
-            # Not through the map: behind the end there may be a hole, and to touch one where the
+            # Not through the map: beyond the end there may be a hole, and to touch one where the
             # file system is full kills the process.
             data = segment.read(window, self.end)
             before = self.end
@@ -75,7 +75,7 @@ def is_boundary(segments: Segments, position: int) -> bool:
 
 
 class Behind:
-    """The bytes behind the end of the log: their number, and the first valid record."""
+    """The bytes beyond the end of the log: their number, and the first valid record."""
 
     __slots__ = ("first", "last_byte")
 

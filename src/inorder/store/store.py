@@ -705,7 +705,7 @@ class Store:
         )  # fmt: skip
 
     def extend(self, topic: str, queue_id: int, end: int) -> int:
-        """Continue a queue at `end`, behind fillers; return where it ended before."""
+        """Continue a queue at `end`, after fillers; return where it ended before."""
         queue = self.queue(topic, queue_id)
         before = queue.next_offset
         if not before:

@@ -146,7 +146,7 @@ class Consumer:
         With `order="key"` up to `concurrency` handlers run at a time, and the messages of one key
         run one after the other. The key is the message's own, or comes from `key_of`: the name of a
         property, or a function of the message. A message without a key waits for all messages
-        before it and holds up all behind it, unless `keyless="concurrent"`.
+        before it and holds up all after it, unless `keyless="concurrent"`.
         """
         return self._async.on(
             topic,

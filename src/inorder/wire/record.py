@@ -143,7 +143,7 @@ class Scan:
     """The records between two indexes of a buffer, in order.
 
     After the walk `reason` is END (all read), BLANK (end mark) or INVALID, and `stopped_at` is the
-    index behind the last record. A record whose own position is not where it lies is invalid.
+    index after the last record. A record whose own position is not where it lies is invalid.
     """
 
     __slots__ = ("_records", "reason", "stopped_at")

@@ -50,5 +50,5 @@ def evidence(
 
 
 def beyond(found: Ends, end_of: Callable[[str, int], int]) -> Ends:
-    """Return the ends that lie behind the present end of their queue."""
+    """Return the ends that lie beyond the present end of their queue."""
     return {key: end for key, end in found.items() if end > end_of(*key)}

@@ -3,9 +3,9 @@
 A queue is damaged if one of its entries does not lead to its record. The first use of the queue, a
 pull, or a delivery of a delayed message may find that. Then:
 
-1. The queue stops: pulls wait, and nothing behind the entry is handed out.
+1. The queue stops: pulls wait, and nothing after the entry is handed out.
 2. Its owners lose it by a new epoch, so that they begin anew with correct entries.
-3. A thread reads the log once for all damaged queues. Sends continue behind the part that is
+3. A thread reads the log once for all damaged queues. Sends continue after the part that is
    compared.
 4. The queue continues. Messages that the log no longer has are reported, never skipped silently.
 

@@ -8,7 +8,7 @@ due time in place of the tag hash. A level is delivered in the order of its queu
       └ everything before is delivered and stored for good
 
 `settled` is in RocketMQ's file `delayOffset.json`, with one more field that RocketMQ ignores: the
-end of the log at the time of the save. Every later delivery lies behind that position and carries a
+end of the log at the time of the save. Every later delivery lies after that position and carries a
 mark (`mark`). So a start after a crash finds in the log what the file lacks, and delivers nothing
 twice (`storage.py`). Why: decision 23.
 """

@@ -53,7 +53,7 @@ class Delivery:
     def __init__(self, delayed: Delayed, position: int) -> None:
         self._delayed = delayed
         self.position = position
-        """Its records lie at or behind this log position."""
+        """Its records lie at or after this log position."""
         self.count = 0
         self.spans: dict[int, tuple[int, int]] = {}
 
@@ -117,7 +117,7 @@ class Delayed:
 
     @property
     def settled_position(self) -> int:
-        """Return a log position behind which all unsettled deliveries lie."""
+        """Return a log position after which all unsettled deliveries lie."""
         for delivery in self._open:
             return delivery.position
         return self._store.log.end_position

@@ -1,7 +1,7 @@
-"""The file of delay offsets, and the deliveries in the log behind it.
+"""The file of delay offsets, and the deliveries in the log after it.
 
 `DelaySnapshot` saves the file every few seconds, after the log is durable (`broker/durability`).
-Messages that were delivered after the last save lie in the log behind the position in the file,
+Messages that were delivered after the last save lie in the log after the position in the file,
 each with its mark. After a crash `recover` finds them. Any client can send a message with such a
 property, so a mark counts only if its message equals the one that waited. Why: decision 23.
 """
@@ -43,7 +43,7 @@ class DelaySnapshot(DurableTable):
 
     @property
     def settled_position(self) -> int:
-        """Return a log position behind which all unsettled deliveries lie."""
+        """Return a log position after which all unsettled deliveries lie."""
         return self._broker.delayed.settled_position
 
     def encode(self, covered: int) -> Iterator[bytes]:
@@ -51,7 +51,7 @@ class DelaySnapshot(DurableTable):
         yield self._broker.delays.encode(position=covered)
 
     def load(self) -> None:
-        """Restore the delays from the file and from the log behind it."""
+        """Restore the delays from the file and from the log after it."""
         store, delays = self._broker.store, self._broker.delays
         self.file.load(delays.decode)
         if recover(store, delays):

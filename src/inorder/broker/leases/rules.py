@@ -5,8 +5,8 @@
     epoch     grows with every new owner and every reset, also over restarts: its high half is the
               number of the broker's start. A stale epoch pulls, commits and releases nothing.
     lease     ends if it is not renewed; the lock of a RocketMQ client lasts 60 s (`broker/locks`).
-    grace     what is left of a lease when the connection that renewed it last closes. A client
-              starts no handler later than its grace after its last renewal.
+    grace     the longest time a lease lasts after the connection that last renewed it closes. A
+              client starts no handler once the grace period has passed since its last renewal.
 
 A lease stands until `expire` removes it, even past its deadline: the broker reads pending input
 before it looks at the clock. If an expired owner comes back before anyone else got the queue, it
@@ -323,10 +323,11 @@ class LeaseTable:
         terms: Terms | None = None,
         planned: int = 0,
     ) -> Decision:
-        """Decide a request: epoch 0 asks for the queue, another epoch asks to go on under it.
+        """Decide a request for a queue.
 
-        Without `terms` the lease keeps its terms. `planned` counts grants that are decided and not
-        applied yet.
+        With epoch 0 the client asks to become the owner. With another epoch it says that it is the
+        owner under that epoch and asks to continue. Without `terms` the lease keeps its terms.
+        `planned` is the number of grants that are decided but not applied yet.
         """
         lease = self.get(key)
         if lease is not None:
@@ -450,8 +451,12 @@ class LeaseTable:
                 self._set_expiry(key, lease, until_ms)
         return bool(keys)
 
-    def shorten(self, key: GroupQueue, until_ms: int) -> None:
-        """Let a lease end earlier, or later for a RocketMQ client that came back."""
+    def expire_at(self, key: GroupQueue, until_ms: int) -> None:
+        """Change when a lease ends.
+
+        A RocketMQ client's lock ends earlier when the client's connection closes, and at its usual
+        time again when the client comes back.
+        """
         self._set_expiry(key, self._groups[key.group][key], until_ms)
 
     def remove(self, key: GroupQueue) -> dict[Owner, int | None]:

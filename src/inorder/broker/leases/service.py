@@ -2,8 +2,8 @@
 
 Every operation of `LeaseService` has the same steps: the rules decide (`leases/rules`,
 `offsets/rules`), the journal takes the decision (`leases/storage`), the tables change, waiting
-clients are notified. If the disk takes nothing, nothing has changed. Under sync flush a released
-queue is free only when the release is on disk.
+clients are notified. If the write fails, no table has changed. Under sync flush a released queue is
+free only when the release is on disk.
 
 `LeaseExpiry` lets leases and members expire. The loop may be late and may have unread input, so
 nothing expires before the loop has made a few full turns after the deadline, and nothing expires
@@ -117,7 +117,7 @@ class LeaseService:
     def _mark_ordered(self, key: GroupQueue) -> None:
         """Note that a group consumes a topic in order; the journalled grant implies the same.
 
-        Anybody can lock names that do not exist, so those are left out.
+        RocketMQ clients can lock unknown topics and groups; those are not recorded.
         """
         group, topic = key.group, key.topic
         if topic in self._broker.topics and group in self._broker.groups:
@@ -189,7 +189,10 @@ class LeaseService:
         commits: Iterable[QueueCommit],
         connection: ServerConnection,
     ) -> CommitAnswer:
-        """Take the commits of queues that the owner holds; safe when the journal settles."""
+        """Accept the commits of queues that the owner holds.
+
+        They are durable once `journal.settled()` returns.
+        """
         self._broker.safety.require()
         self._broker.lease_expiry.heard_from(group, connection)
         now_ms = self._broker.clock.monotonic_ms()
@@ -337,8 +340,9 @@ class LeaseService:
     def force_release(self, key: GroupQueue) -> tuple[str, int]:
         """Take a queue from its owner; return the owner's client id and epoch, ("", 0) if free.
 
-        The broker refuses the next request of the owner. The next owner gets the queue once the
-        old one no longer starts handlers on its own: at most its grace after its last renewal.
+        The broker refuses the next request of the owner. The next owner gets the queue
+        when the former owner can no longer start a handler, at the latest one grace period after
+        its last renewal.
         """
         lease = self._table.get(key)
         if lease is None or lease.owner == NOBODY:

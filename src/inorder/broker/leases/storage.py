@@ -10,9 +10,9 @@ A start replays the journal over the offsets file, unless this broker did not sa
 another broker has worked in the directory, and its file is right. A power cut may have taken the
 end of the log. The start cuts records back to that end, because new messages will be stored there.
 The cut, the chapters and the start are on disk before the port opens; otherwise a later kill would
-bring the old records back. Offsets are saved, and journal files dropped, only when the log is on
-disk as far as they speak. Offsets of RocketMQ clients reach the journal within a second, or before
-a reply.
+bring the old records back. The offsets file is saved, and journal files are deleted, only after the
+sync of the log has passed every message that they refer to. Offsets of RocketMQ clients reach the
+journal within a second, or before a reply.
 
 A failed sync stops the broker's writes (`broker/durability`). The journal heals with a new file
 that holds the whole state, offsets too. The new file counts when it is on disk and the older files
@@ -170,7 +170,7 @@ class StartFile:
             self.next_generation()
 
     def wait(self, now_ms: int) -> int:
-        """Return when all that was granted and is not known has run out; `begin` saves it."""
+        """Return when every lease that this start does not know has expired; `begin` saves it."""
         until_ms = deadline_after_start(
             self.now.waits_until_ms, self.now.longest_ms, now_ms, same_boot=self.same_boot
         )
@@ -178,18 +178,18 @@ class StartFile:
         return until_ms
 
     def leases_unknown(self) -> None:
-        """Take note that the journal does not say all that was granted: nobody gets a queue yet."""
+        """Note that the journal lacks grants, so no queue is granted until they have expired."""
         self.now = msgspec.structs.replace(self.now, waits=True)
 
     def waited(self) -> None:
-        """Note that all that was granted and is not known has run out."""
+        """Note that every lease that this start does not know has expired."""
         self._save(msgspec.structs.replace(self.now, waits=False, waits_until_ms=0))
 
     def raise_longest(self, ms: int) -> None:
-        """Return when it is on disk that leases of this length are granted.
+        """Save the length of a lease that is longer than any before it; call it before the grant.
 
         Raises:
-            OSError: it is not, so none may be granted.
+            OSError: the length is not on disk, so the lease must not be granted.
         """
         if ms > self.now.longest_ms:
             self._save(msgspec.structs.replace(self.now, longest_ms=ms))

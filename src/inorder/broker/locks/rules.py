@@ -173,7 +173,7 @@ class QueueLocks:
     def client_back(self, group: str, client_id: str) -> None:
         """Restore the full time of the locks of a client that came back."""
         for key, lock in self._of_client(group, client_id).items():
-            self.leases.shorten(key, lock.renewed_ms + lock.lease_ms)
+            self.leases.expire_at(key, lock.renewed_ms + lock.lease_ms)
 
     def holds_any(self, group: str) -> bool:
         """Return whether a group holds a lock or lease, and so consumes in order."""
@@ -185,7 +185,7 @@ class QueueLocks:
             self.leases.remove(key)
             return True
         if until_ms < lock.expires_ms:
-            self.leases.shorten(key, until_ms)
+            self.leases.expire_at(key, until_ms)
         return False
 
     def _of_client(self, group: str, client_id: str) -> dict[GroupQueue, Lease]:

@@ -12,9 +12,9 @@ yet. `consumerOffset.json` holds the table with bare integer keys; its `groupTop
   owner with an older state, would repeat finished messages or skip unfinished ones.
 - A group that ever held a queue of a topic consumes the topic in order, also while nobody holds a
   queue: a frozen owner may come back between an unlock and the next lock, and may commit before its
-  first heartbeat. No commit of a consumer lowers such an offset. Resets do, and tools: a request
-  that expects a reply, from a connection outside the group, and not of a client that never sends
-  one-way requests (Go, C++).
+  first heartbeat. No commit of a consumer lowers such an offset; a reset or an operator's tool may.
+  A commit comes from a tool if three things hold: it expects a reply, its connection is not known
+  in the group, and its client is neither Go nor C++ (these never send one-way requests).
 - A commit with `onlyUp` lowers nothing: its client may have lost the queue without knowing.
 - All other commits of groups without order go where they say, as in RocketMQ.
 - Nobody commits messages that are not there: the broker would skip the next ones.

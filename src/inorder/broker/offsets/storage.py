@@ -34,7 +34,7 @@ class OffsetSnapshot(DurableTable):
 
     @property
     def settled_position(self) -> int:
-        """Return the end of the log: no offset lies behind it."""
+        """Return the end of the log: no offset lies beyond it."""
         return self._broker.store.log.end_position
 
     def encode(self, covered: int) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ request, and the queue's next owner skips these messages. A Spark job may park a
 below the group's offset, because its key was held back. The broker knows such a message until the
 group has committed the job's batch (`late`).
 
-The version of a queue is the log position behind its last event. It changes with every event and
+The version of a queue is the log position after its last event. It changes with every event and
 over restarts, so an owner that knows the version knows the parked keys.
 
 Why: decisions 21 (storage) and 22 (who parks and who releases).

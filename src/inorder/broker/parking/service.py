@@ -79,7 +79,7 @@ class PendingWrite:
     def __init__(self, parking: Parking, base: int) -> None:
         self._parking = parking
         self.base = base
-        """Its records lie at or behind this position."""
+        """Its records lie at or after this position."""
         self.events: list[tuple[str, Event, int]] = []
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -410,9 +410,10 @@ class Parking:
             self.table.forget_group(topic[len(PARK_PREFIX) :])
 
     def was_reset(self, group: str, topic: str, queues: Iterable[int]) -> list[Task[None]]:
-        """Let messages be handled again that are no longer parked: offsets were reset.
+        """After an offset reset, forget offsets that are no longer parked.
 
-        Returns the tasks that record this; it counts when they have ended.
+        Otherwise their next owner would skip these messages, and the reset is to repeat them. What
+        is still parked stays parked. Returns the tasks that store this; it counts when they end.
         """
         if park_topic(group) not in self._broker.topics:
             return []  # the group never parked anything
@@ -435,7 +436,7 @@ class Parking:
             task.exception()  # logged by `reset`, and raised to its caller
 
     def went_back(self, group: str, topic: str, queue_id: int) -> None:
-        """Do the same after a commit of a lower offset.
+        """After a commit of a lower offset, forget offsets that are no longer parked.
 
         A Spark job is exempt: it knows what it parked.
         """

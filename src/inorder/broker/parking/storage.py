@@ -1,4 +1,4 @@
-"""The snapshot of parked keys, and the replay of %PARK% topics behind it.
+"""The snapshot of parked keys, and the replay of %PARK% topics after it.
 
 The log is the source of truth; the snapshot only shortens the start. The snapshot must never be
 ahead of the log, as with idempotent producers (`broker/producers/storage.py`). So it is written
@@ -10,7 +10,7 @@ The head of the file (`Saved`):
 
 - `replay_from`: every event before this position is in the file.
 - `depends_on`: the log was durable up to this position when the file was written, and no event
-  behind it is in the file.
+  after it is in the file.
 - `log_crc`: the checksum of the log bytes before `depends_on`. It tells this log from another one
   and from one that lost its end.
 
@@ -181,7 +181,7 @@ class ParkingSnapshot(DurableTable):
     # -- start -----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Restore the table from the file and from the log behind it."""
+        """Restore the table from the file and from the log after it."""
         commit_log, table = self._broker.store.log, self._table
         saved = self._find()
         start = commit_log.min_position

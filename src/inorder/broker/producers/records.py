@@ -9,7 +9,7 @@ Integers are big-endian.
 
 - `replay from`: everything before this position is in the file.
 - `depends on`: the log was durable up to this position when the file was written, and nothing
-  behind it is in the file. The two differ if the table was encoded in several turns. Messages
+  after it is in the file. The two differ if the table was encoded in several turns. Messages
   between them may be in the file already; replaying them changes nothing.
 - `log crc`: the checksum of the log bytes before `depends on`. It tells this log from another one
   and from one that lost its end and grew again.

@@ -80,7 +80,7 @@ class ProducerQueueState(Generic[Connection]):
         return grown
 
     def note_many(self, sequences: Sequence[int], value: int) -> int:
-        """Record messages at `value` and the offsets behind it; return how the closed runs grew."""
+        """Record messages at `value` and the offsets after it; return how the closed runs grew."""
         count, first, last = len(sequences), sequences[0], sequences[-1]
         if last - first == count - 1:  # consecutive
             if first != self.last + 1 or value != self.end:

@@ -1,7 +1,7 @@
-"""The snapshot of idempotent producers, and the replay of the log behind it.
+"""The snapshot of idempotent producers, and the replay of the log after it.
 
 The snapshot holds the table as of a log position. Every record carries its sequence number, so a
-start loads the snapshot and replays the log behind it.
+start loads the snapshot and replays the log after it.
 
 The snapshot must never be ahead of the log. Otherwise the broker would answer a resend as a
 duplicate although the message is lost. So it is written after the log is durable up to the position
@@ -70,7 +70,7 @@ class ProducerSnapshot(DurableTable):
     # -- start -----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Restore the table from the file and from the log behind it.
+        """Restore the table from the file and from the log after it.
 
         Raises:
             OSError: a dropped file could not be removed for good.

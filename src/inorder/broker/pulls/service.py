@@ -5,8 +5,10 @@ called once per tick with the queues that grew, whatever the number of messages.
 held pull matches none of the new messages, the pull stays held and continues from the last offset
 it read.
 
-Replies are views of the mapped log. Nothing is copied here, and no body is read. The common reply
-with messages comes from a template (`Pulls._answer`); `answer` builds all others.
+Messages are read as views of the mapped log; nothing here looks into a body. A reply of up to
+`JOIN_BYTES_MAX` bytes is copied into one buffer, which is cheaper than several writes. A larger one
+is written without a copy. The common reply with messages comes from a template (`Pulls._answer`);
+`answer` builds all others.
 
 Why: decisions 6 (ticks) and 26 (what a pull carries).
 """

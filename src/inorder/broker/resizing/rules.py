@@ -14,7 +14,7 @@ first broker makes the plan final (`go`); only then may any broker open the next
 the first broker can withdraw the plan, even if another broker is gone for good.
 
 **Past versions.** A queue holds the messages of a past version up to the recorded end, and those of
-the next version behind it. The next map may place a key in another queue, so a group must finish a
+the next version after it. The next map may place a key in another queue, so a group must finish a
 version on all brokers before it reads the next one. Each broker holds the group's pulls at the ends
 until then. A group that is new here begins with the oldest past version of which messages are left.
 
@@ -449,7 +449,7 @@ def trim(now: Versions, first: Callable[[int], int], name: str) -> Versions:
 
 
 def cut(now: Versions, last: Callable[[int], int]) -> Versions:
-    """Lower recorded ends that lie behind the end of the recovered log."""
+    """Lower recorded ends that lie beyond the end of the recovered log."""
 
     def shorter(ends: dict[int, int]) -> dict[int, int]:
         return {queue_id: min(end, last(queue_id)) for queue_id, end in ends.items()}

@@ -112,7 +112,7 @@ class Placement:
         The error for an inorder client carries the map.
         """
         if self._resizing.is_making(topic):
-            remark = f"topic[{topic}] is being made, and its key map is not at all its brokers yet"
+            remark = f"topic[{topic}] is being made: not all of its brokers have its key map yet"
         elif self._is_closed(topic, queue_id):
             remark = (
                 f"queue {queue_id} of topic[{topic}] is closed for writing, a resize takes it away"

@@ -9,7 +9,8 @@ broker has confirmed their epochs over a new connection.
 each other, because each carries the epoch and commits are numbered: the broker refuses a late one.
 
 `Locks` speaks RocketMQ's lock protocol: lock, renew, unlock. Each broker gets one request at a
-time: in the threads of a broker a renewal could overtake an unlock, and lock the queue for nobody.
+time: a renewal could arrive after the unlock and lock the queue again, for a consumer that has left
+it.
 
 `rules/leases.py` decides what to ask and what an answer means. Leases or locks: decision 16.
 Silent, unconfirmed and forced-out owners: decision 17.
@@ -191,7 +192,7 @@ class LeaseRenewer:
     def _drop(self, queue: TopicQueue) -> None:
         assigned = self._member.assigned_queues.get(queue)
         if assigned is not None:
-            log.warning("lock lost group=%s queue=%s", self._member.group, queue)
+            log.warning("lost the queue group=%s queue=%s", self._member.group, queue)
             assigned.dropped()
 
     def _outlived(self, assigned: AssignedQueue) -> None:

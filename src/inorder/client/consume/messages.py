@@ -45,7 +45,7 @@ assert _CHECKED.size == HEAD.size == BODY_AT
 class _Lazy(ReceivedMessage):
     """A message that reads its fields from its record.
 
-    `_record` is (record, queue, size of the body, gap behind the body, fences). The offset is read
+    `_record` is (record, queue, size of the body, gap after the body, fences). The offset is read
     at once, because a consumer needs it often. Calling the class, as `replace` does, returns an
     ordinary message.
     """

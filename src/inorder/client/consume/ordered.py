@@ -467,7 +467,7 @@ class KeyedRunner:
         assigned.progress.again(work, now_ms + pause_ms, tried)
 
     async def _send_back(self, assigned: AssignedQueue, work: Work, failure: Failure) -> None:
-        """Dead-letter the first message of a work; its key continues behind it."""
+        """Dead-letter the first message of a work; its key continues after it."""
         first = work.messages[:1]
         sent: set[int] = set()
         try:

@@ -360,7 +360,7 @@ class PullConsumer:
         return offset
 
     async def position(self, queue: TopicQueue) -> int:
-        """Return the offset behind the last message of a queue that poll returned."""
+        """Return the offset after the last message of a queue that poll returned."""
         return await self._fetcher(queue).position()
 
     async def commit(self, queue: TopicQueue | None = None, offset: int | None = None) -> None:

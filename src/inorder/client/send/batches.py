@@ -2,7 +2,7 @@
 
 A large batch gets its places in several turns of the loop, so that sockets are served in between.
 It gets no more places than the producer's limit of waiting messages allows. In each queue nothing
-is sent behind a failed request of the batch. How a producer keeps order and speed: decision 11.
+is sent after a failed request of the batch. How a producer keeps order and speed: decision 11.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A send takes its place when `send` is first awaited, or when `send_nowait` is ca
 unconfirmed at a time. Each is stored in its order and exactly once, whatever happens to connections
 and brokers, because its messages have sequence numbers (`client/send/queues.py`). A broker of
 Apache RocketMQ knows no sequence numbers: there one send per queue is unconfirmed at a time, and a
-lost answer may leave a second copy behind the first. A send without a key goes to the queues in
+lost answer may leave a second copy after the first. A send without a key goes to the queues in
 turn, past brokers that failed a short while ago.
 
 A *named* producer (`id=`) is for pipelines that run again: its caller gives the sequence numbers.

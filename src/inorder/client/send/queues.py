@@ -6,7 +6,7 @@
 
 A message gets its sequence number when it is first written. The broker stores the numbers of a
 queue without a gap. Behind a refused send it therefore refuses every later one. The queue then
-holds: it writes nothing until all sends in flight are answered, and goes on behind the last stored
+holds: it writes nothing until all sends in flight are answered, and goes on after the last stored
 message. Sequence numbers are given anew only at that moment, when no send of the queue is in flight
 in the current incarnation.
 
@@ -207,7 +207,7 @@ class Send:
         return self.state == UNSENT and not self.maybe_stored
 
     def predecessor_failed(self) -> PredecessorFailed:
-        """Return the error for a named producer's send behind one that failed."""
+        """Return the error for a named producer's send after one that failed."""
         assert self.queue is not None
         return PredecessorFailed(
             f"sequence {self.sequence} of {self.queue.topic_queue} was not stored, for one before "
@@ -419,7 +419,7 @@ class SendQueue:
         return True
 
     def doom(self, send: Send) -> list[Send]:
-        """Let nothing be stored behind a send that failed. The producer is named.
+        """Let nothing be stored after a send that failed. The producer is named.
 
         The caller may send the failed number again, in another run. If a later number were stored
         by then, the broker would take the repeated send for a duplicate. Returns the later sends
@@ -495,7 +495,7 @@ class SendQueue:
         return not self.in_flight and not self.unknown
 
     def rewind(self) -> None:
-        """Put refused sends before the waiting ones, in order; go on behind the last stored."""
+        """Put refused sends before the waiting ones, in order; go on after the last stored."""
         assert not self.in_flight
         assert not self.unknown
         back = [one for one in self.sent if one.state == UNSENT]

@@ -6,7 +6,7 @@ caller gave. One timer serves all deadlines.
 
 Keys follow the topic's key map, if it has one. When a newer map replaces an older one, every queue
 that may lose keys is drained first: no send in flight, no outcome unknown. Then its waiting sends
-go to their new queues, and behind them the sends that were called meanwhile.
+go to their new queues, and after them the sends that were called meanwhile.
 
     Producer ─> SendRouter ─> BrokerSender (one per broker) ─> SendQueue (one per queue) ─> Send
 
@@ -537,7 +537,7 @@ class SendRouter:
             self._fail_behind(send)
 
     def _fail_behind(self, send: Send) -> None:
-        """Fail the sends of a named producer behind one that failed and is not stored."""
+        """Fail the sends of a named producer after one that failed and is not stored."""
         queue = send.queue
         if queue is not None and send.last > queue.confirmed:
             queue.may_come_again(send)

@@ -265,7 +265,7 @@ class BrokerSender:
             self.router.failed(send, self.router.fenced)
             self._fail_pending(queue, self.router.fenced)
         elif self.connection is not None:
-            self.drop("the broker wants to be greeted again")
+            self.drop("the broker asks for a new hello")
 
     def _refused_key_map(self, refusal: Refusal) -> None:
         """Compare key maps: the broker has another one than the one that chose this queue."""
@@ -365,12 +365,13 @@ class BrokerSender:
 
     def _fail_pending(self, queue: SendQueue, error: InorderError) -> None:
         """Fail every pending send of a queue."""
-        # From the end: of a name, those behind one that failed would be told that instead.
+        # Back to front: otherwise a named producer's later sends would fail with
+        # PredecessorFailed instead of this error.
         for send in reversed([*queue.sent, *queue.waiting, *queue.moved]):
             if send.state != DONE:
                 told = error
                 if not send.surely_not_stored:
-                    told = OutcomeUnknown(f"{error}; nobody knows of this message")
+                    told = OutcomeUnknown(f"{error}; it is unknown whether this message is stored")
                 queue.abandon(send)
                 self.router.failed(send, told)
         queue.moved.clear()
@@ -410,7 +411,7 @@ class BrokerSender:
                 queue.confirmed = queue.tail = lost[0] - 1
             queue.highest = queue.confirmed
             error = MessagesLost(
-                f"{queue.topic_queue} has nothing of producer {queue.producer_id} behind "
+                f"{queue.topic_queue} has nothing of producer {queue.producer_id} after "
                 f"{queue.confirmed}: messages that were acknowledged are lost; send again from "
                 "there"
             )

@@ -4,7 +4,7 @@
                    range and gives Spark one row per file, so no message passes the JVM. The
                    checkpoint lies in the archive and says which ranges are done. A repeated range
                    writes the same files again (`spark/jobs/rules.py`). Without its checkpoint, an
-                   archive continues behind its last files.
+                   archive continues after its last files.
     read_archive   the archive as rows, each message once, also while files are being merged
     merge          small files into large ones, in the order of their messages. The merged file is
                    put in place first, and its parts are removed then: `read_archive` sees every

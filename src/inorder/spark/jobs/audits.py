@@ -10,7 +10,7 @@ from:
                 it holds several). It has no order of its own; `order_by` names the column that has
 
 For every key the audit counts messages that are lost (stored, without a result), doubled (the same
-result again), inverted (a result behind one of a later message of its key) or unknown (a result of
+result again), inverted (a result after one of a later message of its key) or unknown (a result of
 no stored message). A message that retention removed does not count. Why: decision 36.
 """
 

@@ -2,7 +2,7 @@
 
 A message is handled at once unless its key has a *line*: messages that wait until the first of them
 is tried again. A message of such a key joins the line; other keys go on. A message without a key is
-a barrier: it waits until no key waits, and every message behind it waits for it.
+a barrier: it waits until no key waits, and every message after it waits for it.
 
     handler says          its message                           its key
     done                  done: state and rows are taken        goes on

@@ -9,7 +9,7 @@
 The sender says hello to a broker under the producer's name, then asks for the last number of that
 name on a queue. Rows up to it are stored and are left out. The others go in their order, several
 requests ahead of their replies. Each request names the number before it, so the broker refuses
-requests behind one that failed. After any failure the sender asks again for the last number, so no
+requests after one that failed. After any failure the sender asks again for the last number, so no
 row is stored twice and none is skipped. The latest hello under a name wins: an attempt that Spark
 gave up and that still runs is refused.
 
@@ -96,7 +96,7 @@ class Rows:
     place: Callable[[Targets], Array]
     """Gives each row the index of its queue."""
     pack: Callable[[str, Array, int], list[Chunk]]
-    """Packs some rows of one queue for a producer, given the number that they come behind."""
+    """Packs some rows of one queue for a producer, given the number that they come after."""
     stored: Array = field(default_factory=lambda: np.zeros(0, bool))
 
 
@@ -477,7 +477,7 @@ class PackedSink:
         if len(wrong):
             at = int(wrong[0])
             raise OutOfOrder(
-                f"a row of producer {name} has number {found[at]} behind {before[at]}: the rows "
+                f"a row of producer {name} has number {found[at]} after {before[at]}: the rows "
                 "are not in the order of their source. Sort them by source_queue and "
                 "source_offset after a shuffle, or do without it"
             )
@@ -546,7 +546,7 @@ class PackedSink:
 
 
 def _sub_index(same: Array, last: int) -> Array:
-    """Return 0 for the first row of a message and 1, 2, … for those behind it."""
+    """Return 0 for the first row of a message and 1, 2, … for those after it."""
     places = np.arange(len(same))
     firsts = np.where(same, 0, places)
     begin = np.maximum.accumulate(firsts)

@@ -175,7 +175,7 @@ class Numbers:
         last = self._last.get(name, -1)
         if number <= last:
             raise OutOfOrder(
-                f"a row of producer {name} has number {number} behind {last}: the rows are not in "
+                f"a row of producer {name} has number {number} after {last}: the rows are not in "
                 "the order of their source. Sort them by source_queue and source_offset after a "
                 "shuffle, or do without it"
             )

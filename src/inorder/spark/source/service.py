@@ -254,14 +254,14 @@ def whole_bytes(data: bytes, *, check_crc: bool) -> bytes:
 
 
 def _reached(data: bytes, at: int) -> int:
-    """Return the offset behind the last record, `at` if there is none."""
+    """Return the offset after the last record, `at` if there is none."""
     return int(Records(data, check_crc=False).offsets[-1]) + 1 if data else at
 
 
 def _wanted(
     batch: pa.RecordBatch, records: Records, options: SourceOptions, span: Range
 ) -> pa.RecordBatch:
-    """Leave out messages behind the range, and tags that only share a hash with the wanted."""
+    """Leave out messages after the range, and tags that only share a hash with the wanted."""
     if not batch.num_rows:
         return batch
     beyond = int(np.searchsorted(records.offsets, span.end))

@@ -253,7 +253,7 @@ def test_numbers_that_a_broker_lost_are_reported():
         del server.queues[QUEUE.index][1:], server.numbers[QUEUE.index][1:]
         (lost,) = await send_all(producer, 4)
         assert isinstance(lost, MessagesLost)
-        assert "behind 1" in str(lost)
+        assert "after 1" in str(lost)
         await send_all(producer, 2, 3, 4)
         assert [number for number, _ in marks(server)] == [1, 2, 3, 4]
 

@@ -6,7 +6,7 @@
     delayed   a failed or postponed message; its key waits until a time, the other keys go on
 
 A message without a key is a barrier: it is handed out when everything before it is finished, and
-nothing behind it is handed out until the barrier is finished. With `keyless="concurrent"` such a
+nothing after it is handed out until the barrier is finished. With `keyless="concurrent"` such a
 message is a key of its own.
 
 Messages of a parked key are handed out in their order like others, but marked `parked`: they join
@@ -43,7 +43,7 @@ class Work:
     messages: tuple[ReceivedMessage, ...]
     order_key: OrderKey
     parked: bool = False
-    """The key is parked: these messages join it, behind those that are parked already."""
+    """The key is parked: these messages join it, after those that are parked already."""
 
 
 class _State(Enum):

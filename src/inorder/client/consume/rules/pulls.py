@@ -253,7 +253,7 @@ class Suggested:
 
 
 class _Chunk:
-    """The messages of one pull, and the offset behind it and behind filtered messages."""
+    """The messages of one pull, and the offset after it and after filtered messages."""
 
     __slots__ = ("at", "messages", "next_offset")
 
@@ -288,7 +288,7 @@ class Prefetched:
             self.position = next_offset
 
     def take(self, limit: int) -> list[ReceivedMessage]:
-        """Return up to `limit` messages and move the position behind them."""
+        """Return up to `limit` messages and move the position past them."""
         taken: list[ReceivedMessage] = []
         while self._chunks and len(taken) < limit:
             chunk = self._chunks[0]

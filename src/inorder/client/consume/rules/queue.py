@@ -5,8 +5,8 @@
                └─ make_again, rollback
 
 Waiting messages are taken in queue order, by one handler at a time (`order="queue"`) or by many
-(`order=None`). With `order="key"` all waiting messages are taken into the order of keys
-(`rules/keyed.py`), which hands them out to handlers.
+(`order=None`). With `order="key"` all waiting messages are moved to the key order (`KeyOrder` in
+`rules/keyed.py`), which hands them out to handlers.
 
     saved.offset  <=  done_below  <=  lowest  <=  pulled_to
 
@@ -49,7 +49,7 @@ class Limits:
 
     A pull starts only while nothing is *above* its limit, so at most the messages of one pull come
     on top. All queues of a topic that this consumer owns share the topic's limits; 0 means no
-    limit. `span_max` applies to concurrent handling only.
+    limit. `span_max` does not apply to `order="queue"`.
     """
 
     messages_max: int = 1000
@@ -135,7 +135,7 @@ class QueueProgress:
 
     @property
     def taken(self) -> int:
-        """Return how many messages are with handlers, in the order of keys, or not committed."""
+        """Return how many messages are with handlers, in the key order, or not committed."""
         return len(self._taken)
 
     @property
@@ -202,8 +202,8 @@ class QueueProgress:
     def done_elsewhere(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Note ranges of offsets (start, end) that are parked at the broker.
 
-        Those messages never become a work, unless they are in the order of keys already: then a
-        request of this owner to park them has no answer yet.
+        They are never handed out. Exception: messages that are already in the key order, because
+        this owner's request to park them is unanswered.
         """
         known = self._known
         known.add_range(known.base, self.done_below)
