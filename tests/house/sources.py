@@ -20,6 +20,30 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
+@cache
+def definitions() -> dict[str, frozenset[str]]:
+    """Return path -> its functions, classes, `Class.method`s, arguments and attributes."""
+    found = {}
+    for path, tree in modules().items():
+        names = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.arg):
+                names.add(node.arg)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                names.add(node.target.id)
+            if isinstance(node, ast.ClassDef):
+                functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+                names |= {
+                    f"{node.name}.{one.name}" for one in node.body if isinstance(one, functions)
+                }
+        found[path] = frozenset(names)
+    return found
+
+
 def dotted(node: ast.expr) -> str:
     """Return `a.b.c` for a chain of names, with `?` for what is not a name."""
     if isinstance(node, ast.Name):

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.sources import ROOT
+from tests.house.sources import ROOT, definitions
 from tools.make_reference import PAGES, REFERENCE
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+NAME = r"`((?:[A-Z]\w*\.)?[A-Za-z_]\w*)`"
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -80,6 +81,32 @@ def test_files_named_by_pages_and_docstrings_exist() -> None:
             known = "/" not in named and named in names
             if not known and not any((place / named).exists() for place in places):
                 missing.append(f"{path} names {named}")
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "name", ["ARCHITECTURE.md", "docs/design/features.md", "docs/design/ordering.md"]
+)
+def test_functions_named_by_pages_exist(name: str) -> None:
+    """A function that a page names is there: in the file beside it, else anywhere in the source."""
+    text = re.sub(r"\s+", " ", (ROOT / name).read_text())
+    missing = [
+        f"{function} in {path}"
+        for path, inside in re.findall(r"`([\w/]+\.py)` \(([^)]*)\)", text)
+        for function in re.findall(NAME, inside)
+        if path in definitions() and function not in definitions()[path]
+    ]
+    missing += [
+        f"{function} in {path}"
+        for function, path in re.findall(rf"{NAME} in `([\w/]+\.py)`", text)
+        if path in definitions() and function not in definitions()[path]
+    ]
+    known = frozenset[str]().union(*definitions().values())
+    missing += [
+        function
+        for function in re.findall(NAME, text)
+        if re.match(r"[A-Z]\w*\.|_|[a-z]+_", function) and function not in known
+    ]
     assert missing == []
 
 
