@@ -179,7 +179,7 @@ class Message:
 class Fence:
     """Numbers that a handler compares, so that no effect is repeated, late or by a former owner.
 
-    `sequence` grows along a key for ever, over restarts, hand-overs and resizes; None where nobody
+    `sequence` grows along a key for ever, over restarts, handovers and resizes; None where nobody
     can promise that. `epoch` grows with each owner of the queue; None where there are no leases.
     """
 
