@@ -95,7 +95,7 @@ def rig(folder: Path) -> tuple[Any, Sends, ProducerTable[Any]]:
         store=store, clock=clock, config=config, store_host=pack_host("127.0.0.1", 10911),
         unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
         resizing=SimpleNamespace(
-            placement=SimpleNamespace(send_version=lambda _: "", send_digest=lambda _: "")
+            placement=SimpleNamespace(send_map=lambda _: SimpleNamespace(version="", digest=""))
         ),
     )  # fmt: skip
     store.companions.append(broker.producers)

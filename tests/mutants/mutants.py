@@ -943,8 +943,8 @@ MUTANTS = [
     Mutant(
         "predecessor-not-checked", "P1, A2", "a named send is stored before its predecessor",
         "inorder.ordering.sequence",
-        "    return Verdict.NEXT if before == last else Verdict.GAP\n",
-        "    return Verdict.NEXT\n",
+        "else before == last < number\n",
+        "else last < number\n",
         f"{_IN_SENDS}test_a_named_producer_grows_with_gaps",
     ),
     Mutant(

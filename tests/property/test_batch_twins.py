@@ -117,7 +117,7 @@ def sent(body: bytes, numbers: list[int], *, compiled: bool = False, kind: str =
     """
     clock = FakeClock()
     store = Store.open(Path("/store"), StoreConfig(), FakeFiles(), clock)
-    placement = SimpleNamespace(send_version=lambda _: "", send_digest=lambda _: "")
+    placement = SimpleNamespace(send_map=lambda _: SimpleNamespace(version="", digest=""))
     broker: Any = SimpleNamespace(
         store=store, clock=clock, config=BrokerConfig(), store_host=pack_host("127.0.0.1", 10911),
         unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},

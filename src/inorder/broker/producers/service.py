@@ -31,7 +31,7 @@ from inorder.errors import (
     StoredInPart,
     StoreError,
 )
-from inorder.ordering.sequence import Verdict, expected, judge_batch
+from inorder.ordering.sequence import Verdict, expected, is_next, judge_batch
 from inorder.wire.extensions import MAP_DIGEST, MAP_VERSION, QUEUE_CHOSEN
 from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.properties import SHARDING_KEY, get, parse
@@ -251,11 +251,11 @@ class SequenceChecks:
     def _check_map(self, topic: str, command: Command, *, demanded: bool = False) -> None:
         """Refuse a send by another key map; `demanded`: also a send that does not name its map."""
         version, digest = command.fields.get(MAP_VERSION), command.fields.get(MAP_DIGEST)
-        places = self._broker.resizing.placement
+        send_map = self._broker.resizing.placement.send_map(topic)
         if version is not None:
-            places.check_send(topic, version, (digest or "") if demanded else None)
-        elif demanded and QUEUE_CHOSEN not in command.fields and places.send_digest(topic):
-            places.check_send(topic, None)
+            send_map.check(topic, version, (digest or "") if demanded else None)
+        elif demanded and QUEUE_CHOSEN not in command.fields and send_map.digest:
+            send_map.check(topic, None)
 
 
 @contextlib.contextmanager
@@ -325,10 +325,10 @@ def in_turn(
         or producer.named is (before is None)
     ):
         return None
-    number, last = int(sequence), state.last
-    if number != last + 1 if before is None else int(before) != last or number <= last:
-        return None
-    return (state, number) if number <= NUMBER_MAX else None
+    number = int(sequence)
+    if is_next(state.last, number, None if before is None else int(before)):
+        return (state, number) if number <= NUMBER_MAX else None
+    return None
 
 
 def items_in_turn(
@@ -361,8 +361,7 @@ def items_in_turn(
         if (
             state.producer.id != producer_id
             or state.producer.named is (before is None)
-            or (number != last + 1 if before is None else before != last)
-            or number <= last
+            or not is_next(last, number, before)
             or "UNIQ_KEY\x01" not in text
         ):
             return None

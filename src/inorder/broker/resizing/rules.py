@@ -54,7 +54,7 @@ from inorder.errors import (
     RemoteProtocolError,
     ResizeUnderWay,
 )
-from inorder.ordering.keymap import KeyMap
+from inorder.ordering.keymap import KeyMap, digest_of, version_of
 from inorder.wire.requests.resizing import PastVersion, Plan
 
 VERSION_MAX: Final = 2047
@@ -65,6 +65,10 @@ WITHDRAWN_MAX: Final = 64
 GONE_MAX: Final = 100_000
 """How many deleted topics are remembered with their last version."""
 REWIND_NUMBER_MAX: Final = 1 << 53
+NO_VERSION: Final = ""
+"""Matches the map version of no send."""
+NO_DIGEST: Final = "-"
+"""Matches the map digest of no send."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -290,6 +294,64 @@ def brokers_of(now: Versions) -> set[str]:
     if now.plan is not None:
         texts += [now.plan.map, now.plan.base]
     return {name for text in texts if text for name in counts_of(text)}
+
+
+# Sends.
+
+
+class SendMap(NamedTuple):
+    """The key map by which sends to a topic are judged."""
+
+    text: str
+    """Empty: the topic has no map."""
+    stopped: bool
+    """A resize has closed the map, and the next one is not open yet."""
+
+    @property
+    def version(self) -> str:
+        """Return the map version that sends must carry, as text; `NO_VERSION`: no send fits."""
+        return NO_VERSION if self.stopped else str(version_of(self.text))
+
+    @property
+    def digest(self) -> str:
+        """Return the map digest that keyed sends of inorder clients must carry.
+
+        It is empty without a map; `NO_DIGEST`: no send fits.
+        """
+        if self.stopped:
+            return NO_DIGEST
+        return _digest(self.text) if version_of(self.text) else ""
+
+    def check(self, topic: str, version: str | None, digest: str | None = None) -> None:
+        """Refuse a send by a map that is not the open one.
+
+        `version` is None if the send names no map. The digest counts only if it is given.
+
+        Raises:
+            KeyMapChanged: with the present map.
+        """
+        current = version_of(self.text)
+        if not self.stopped and (version or "0") == self.version:
+            if digest is None or digest == self.digest:
+                return
+            remark = f"the key map of topic[{topic}] is another one of version {current}"
+        elif self.stopped and version == str(current):
+            remark = f"topic[{topic}] is being resized, version {current} of its key map is closed"
+        elif version is None:
+            remark = (
+                f"topic[{topic}] has a key map, and the queue of this key was chosen without it"
+            )
+        else:
+            remark = f"the key map of topic[{topic}] has version {current}, not {version[:20]}"
+        raise KeyMapChanged(remark, version=current, map=self.text)
+
+
+@lru_cache(maxsize=1024)
+def _digest(text: str) -> str:
+    try:
+        return KeyMap.decode(text).digest
+    except RemoteProtocolError:  # set by hand
+        return digest_of(text)
 
 
 # Groups.

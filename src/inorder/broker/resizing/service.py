@@ -12,8 +12,9 @@
 The state is in `inorder/resizing.json`. It takes precedence over the attribute in `topics.json`: a
 start repairs the attribute if a crash came between the two files.
 
-`Placement` answers which map version a send must carry and where a delayed message belongs when it
-is due. `Sends` caches the former. Why: decisions 13 and 43.
+`Placement` gives the key map that a send must name (`rules.SendMap` judges it), and the queue where
+a delayed message belongs when it is due. `Sends` caches what a send must name. Why: decisions 13
+and 43.
 """
 
 from __future__ import annotations
@@ -22,24 +23,22 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.resizing import rules
 from inorder.broker.resizing.release import Releasing, Rewinding, check_mapped
-from inorder.broker.resizing.rules import Resizes, Versions
+from inorder.broker.resizing.rules import Resizes, SendMap, Versions
 from inorder.errors import (
     InvalidParameter,
     KeyMapChanged,
     NoPermission,
-    RemoteProtocolError,
     ServiceNotAvailable,
     TopicNotFound,
 )
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
 from inorder.ordering import keymap
-from inorder.ordering.keymap import KeyMap
 from inorder.store.snapshot import Snapshot
 from inorder.wire.extensions import PROTOCOL
 from inorder.wire.properties import get
@@ -54,57 +53,23 @@ log = get_logger(__name__)
 Offsets = Callable[[int], int]
 """Maps the number of a queue to an offset."""
 
-NO_VERSION: Final = ""
-"""Matches the map version of no send."""
-NO_DIGEST: Final = "-"
-"""Matches the map digest of no send."""
 SETTLE_MS_MAX: Final = 10_000
 PLAN_ID_CHARS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Placement:
-    """Decides which map version a send must carry, and which queue a message belongs to."""
+    """Gives the key map that a send must name, and the queue that a delayed message belongs to."""
 
     _broker: Broker
     _resizing: Resizing
 
-    def send_version(self, topic: str) -> str:
-        """Return the map version that sends must carry, as text; `NO_VERSION`: no send fits."""
+    def send_map(self, topic: str) -> SendMap:
+        """Return the map by which sends to a topic are judged now."""
         config = self._broker.topics.get(topic)
         if config is None:
-            return "0"
-        if self._resizing.closing(topic) is not None:
-            return NO_VERSION
-        return str(keymap.version_of(map_text(config)))
-
-    def send_digest(self, topic: str) -> str:
-        """Return the map digest that keyed sends of inorder clients must carry; empty: no map."""
-        config = self._broker.topics.get(topic)
-        if config is not None and self._resizing.closing(topic) is not None:
-            return NO_DIGEST
-        text = "" if config is None else map_text(config)
-        return _digest(text) if keymap.version_of(text) else ""
-
-    def check_send(self, topic: str, version: str | None, digest: str | None = None) -> None:
-        """Refuse a send by a map that is not the open one; None: the send names no map."""
-        config = self._broker.topics.get(topic)
-        text = "" if config is None else map_text(config)
-        current = keymap.version_of(text)
-        wanted = self.send_version(topic)
-        if wanted != NO_VERSION and (version or "0") == wanted:
-            if digest is None or digest == self.send_digest(topic):
-                return
-            remark = f"the key map of topic[{topic}] is another one of version {current}"
-        elif wanted == NO_VERSION and version == str(current):
-            remark = f"topic[{topic}] is being resized, version {current} of its key map is closed"
-        elif version is None:
-            remark = (
-                f"topic[{topic}] has a key map, and the queue of this key was chosen without it"
-            )
-        else:
-            remark = f"the key map of topic[{topic}] has version {current}, not {version[:20]}"
-        raise KeyMapChanged(remark, version=current, map=text)
+            return SendMap("", stopped=False)
+        return SendMap(map_text(config), stopped=self._resizing.closing(topic) is not None)
 
     def check_queue(self, topic: str, queue_id: int, *, inorder_client: bool) -> None:
         """Refuse a send to a queue that a resize removes, or to a topic without its first map.
@@ -113,7 +78,7 @@ class Placement:
         """
         if self._resizing.is_making(topic):
             remark = f"topic[{topic}] is being made: not all of its brokers have its key map yet"
-        elif self._is_closed(topic, queue_id):
+        elif self._is_removed(topic, queue_id):
             remark = (
                 f"queue {queue_id} of topic[{topic}] is closed for writing, a resize takes it away"
             )
@@ -124,7 +89,7 @@ class Placement:
         text = map_text(self._broker.topics.get(topic) or TopicConfig(topic))
         raise KeyMapChanged(remark, version=keymap.version_of(text), map=text)
 
-    def _is_closed(self, topic: str, queue_id: int) -> bool:
+    def _is_removed(self, topic: str, queue_id: int) -> bool:
         plan = self._resizing.closing(topic)
         if plan is not None:
             return queue_id >= rules.counts_of(plan.map).get(self._broker.config.name, 0)
@@ -157,14 +122,6 @@ class Placement:
                 return newest.queue(text)
         count = sum(broker == name for broker, _ in newest.queues)
         return name, queue_id if queue_id < count or not count else queue_id % count
-
-
-@lru_cache(maxsize=1024)
-def _digest(text: str) -> str:
-    try:
-        return KeyMap.decode(text).digest
-    except RemoteProtocolError:  # set by hand
-        return keymap.digest_of(text)
 
 
 def map_text(config: TopicConfig) -> str:

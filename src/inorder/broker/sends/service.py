@@ -504,13 +504,14 @@ class Sends:
         return found
 
     def _make_target(self, topic: str, queue_id: int) -> Target:
+        send_map = self._broker.resizing.placement.send_map(topic)
         return Target(
             topic,
             queue_id,
             self._store.queue(topic, queue_id),
             self._broker.producers.on_queue(topic, queue_id) if has_sequences(topic) else None,
-            self._broker.resizing.placement.send_version(topic),
-            self._broker.resizing.placement.send_digest(topic),
+            send_map.version,
+            send_map.digest,
         )
 
     def forget_targets(self) -> None:

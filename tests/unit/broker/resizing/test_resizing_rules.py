@@ -7,7 +7,7 @@ import pytest
 
 from inorder.broker.resizing import rules
 from inorder.broker.resizing import rules as resizing_rules
-from inorder.broker.resizing.rules import GONE_MAX, Reading, Resizes, Versions
+from inorder.broker.resizing.rules import GONE_MAX, Reading, Resizes, SendMap, Versions
 from inorder.errors import (
     BrokerError,
     GroupNotDone,
@@ -16,6 +16,7 @@ from inorder.errors import (
     RemoteProtocolError,
     ResizeUnderWay,
 )
+from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.resizing import PastVersion, Plan
 
 ONE = Versions(1, "1/a:0-1")
@@ -280,3 +281,78 @@ def test_queues_of_a_broker_are_counted() -> None:
     assert rules.counts_of("1/a:0-1/b:0-0") == {"a": 2, "b": 1}
     with pytest.raises(InvalidParameter):
         rules.counts_of("1/a:1-2")
+
+
+# Sends.
+
+NO_MAP = SendMap("", stopped=False)
+OPEN = SendMap("2/a:0-3", stopped=False)
+SHUT = SendMap("2/a:0-3", stopped=True)
+BY_HAND = SendMap("2/not a map", stopped=False)
+DIGEST = KeyMap.decode("2/a:0-3").digest
+
+
+@pytest.mark.parametrize(
+    ("now", "version", "digest"),
+    [
+        (NO_MAP, "0", ""),
+        (OPEN, "2", DIGEST),
+        (SHUT, rules.NO_VERSION, rules.NO_DIGEST),
+        (SendMap("", stopped=True), rules.NO_VERSION, rules.NO_DIGEST),
+        (SendMap("text without a version", stopped=False), "0", ""),
+    ],
+)
+def test_what_a_send_must_name(now: SendMap, version: str, digest: str) -> None:
+    """The open map; while a resize has it closed, no send names the right one."""
+    assert (now.version, now.digest) == (version, digest)
+
+
+def test_a_map_that_was_set_by_hand_has_a_digest() -> None:
+    """Even if it cannot be decoded: keyed sends without it are refused."""
+    assert BY_HAND.version == "2"
+    assert BY_HAND.digest not in {"", rules.NO_DIGEST, DIGEST}
+
+
+@pytest.mark.parametrize(
+    ("now", "version", "digest"),
+    [
+        (NO_MAP, "0", None),
+        (NO_MAP, None, None),
+        (NO_MAP, "0", ""),
+        (OPEN, "2", None),
+        (OPEN, "2", DIGEST),
+        (BY_HAND, "2", BY_HAND.digest),
+    ],
+)
+def test_a_send_by_the_open_map_is_accepted(
+    now: SendMap, version: str | None, digest: str | None
+) -> None:
+    """The digest is compared only if the send must have one."""
+    now.check("t", version, digest)
+
+
+@pytest.mark.parametrize(
+    ("now", "version", "digest", "remark"),
+    [
+        (NO_MAP, "1", None, r"the key map of topic\[t\] has version 0, not 1"),
+        (OPEN, "1", DIGEST, r"the key map of topic\[t\] has version 2, not 1"),
+        (OPEN, "3", None, r"the key map of topic\[t\] has version 2, not 3"),
+        (OPEN, "9" * 30, None, r"has version 2, not 9{20}$"),
+        (OPEN, "2", "", r"topic\[t\] is another one of version 2"),
+        (OPEN, "2", "another", r"topic\[t\] is another one of version 2"),
+        (OPEN, "0", None, r"the key map of topic\[t\] has version 2, not 0"),
+        (OPEN, None, None, r"topic\[t\] has a key map, and the queue of this key was chosen"),
+        (SHUT, "2", DIGEST, r"topic\[t\] is being resized, version 2 of its key map is closed"),
+        (SHUT, "2", rules.NO_DIGEST, r"version 2 of its key map is closed"),
+        (SHUT, "3", DIGEST, r"the key map of topic\[t\] has version 2, not 3"),
+        (SHUT, rules.NO_VERSION, None, r"the key map of topic\[t\] has version 2, not "),
+        (SHUT, None, None, r"topic\[t\] has a key map, and the queue of this key was chosen"),
+    ],
+)
+def test_a_send_by_another_map_is_refused_with_the_map(
+    now: SendMap, version: str | None, digest: str | None, remark: str
+) -> None:
+    """The producer learns the present map from the refusal."""
+    with pytest.raises(KeyMapChanged, match=remark) as refusal:
+        now.check("t", version, digest)
+    assert (refusal.value.version, refusal.value.map) == (2 if now.text else 0, now.text)
