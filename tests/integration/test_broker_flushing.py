@@ -10,8 +10,9 @@ from random import Random
 
 import pytest
 
-from inorder.wire.codes import ResponseCode
+from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.record import decode_all
+from inorder.wire.requests.nameserver import decode_kv_table
 from tests.integration.brokerkit import SMALL, Rig, running, until
 from tests.kit.disk import FakeFiles, Fault
 
@@ -20,6 +21,12 @@ SYNC = replace(SMALL, sync_flush=True)
 
 def bodies(answer: object) -> list[bytes]:
     return [record.body for record in decode_all(answer.body)]  # type: ignore[attr-defined]
+
+
+async def failed_puts(rig: Rig) -> int:
+    """Ask the broker how many messages it could not store."""
+    answer = await rig.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    return int(decode_kv_table(answer.body)["putMessageFailedTimes"])
 
 
 async def held_sync(rig: Rig) -> threading.Event:
@@ -131,6 +138,7 @@ def test_failed_sync_is_final() -> None:
                 refused = await rig.send(b"refused")
                 assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert bodies(await rig.pull()) == [b"kept"]
+            assert await failed_puts(rig) == 0, "as in RocketMQ, where the log took the message"
 
     asyncio.run(scenario())
 
@@ -152,6 +160,7 @@ def test_full_disk_refuses_writes_while_reads_go_on_and_writes_come_back() -> No
             again = await rig.send(b"refused too")
             assert again.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert bodies(await rig.pull()) == [b"before"]
+            assert await failed_puts(rig) == 2
             files.heal()
             rig.broker.housekeeping._check_disk()
             answer = await rig.send(b"after")

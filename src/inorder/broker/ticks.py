@@ -249,6 +249,7 @@ class Ticks:
             remark = f"the store takes no writes: {error}"
         if self._broker.store.log.failed is None:
             self._broker.housekeeping.write_refused(error)
+        self._broker.stats.put_failed += sum(one.count for one in pending)
         for one in pending:
             one.refuse(code, remark, self._refusal_fields)
         self._broker.write_failed(error)

@@ -9,6 +9,7 @@ from inorder.errors import ConfigError
 from inorder.settings import catalog, load
 from inorder.settings.rocketmq import foreign_names
 from inorder.settings.values import allowed, parse
+from inorder.wire.requests.leases import LEASE_MS_MAX, LEASE_MS_MIN
 
 Raw = bool | int | float | str
 
@@ -129,3 +130,9 @@ def test_shared_names_are_rocketmqs() -> None:
     """Every name that we claim to share exists there."""
     for cls in (BrokerConfig, NameServerConfig):
         assert set(catalog(cls).by_rocketmq) <= foreign_names(cls)
+
+
+def test_the_documented_range_of_a_lease_is_the_enforced_one() -> None:
+    """Consumers and brokers refuse leases outside of these bounds."""
+    doc = catalog(ClientConfig).settings["consumer.lease_ms"].doc
+    assert doc.endswith(f"; {LEASE_MS_MIN} to {LEASE_MS_MAX}")

@@ -65,6 +65,7 @@ class BrokerStats:
         self.put_messages = 0
         self.put_bytes = 0
         self.put_failed = 0
+        """Messages that the log could not take; those that were refused earlier do not count."""
         self.pulls_found = 0
         self.pulls_missed = 0
         self.get_messages = 0

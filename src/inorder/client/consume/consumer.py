@@ -375,7 +375,8 @@ def _terms(config: ConsumerConfig, lease: Duration | None, grace: Duration | Non
     lease_ms = config.lease_ms if lease is None else to_ms(lease)
     grace_ms = min(config.grace_ms, lease_ms) if grace is None else to_ms(grace)
     if not LEASE_MS_MIN <= lease_ms <= LEASE_MS_MAX:
-        raise UsageError(f"lease={lease_ms / 1000} s: give 0.5 to 120 seconds")
+        least_s, most_s = LEASE_MS_MIN / 1000, LEASE_MS_MAX / 1000
+        raise UsageError(f"lease={lease_ms / 1000} s: give {least_s:g} to {most_s:g} seconds")
     if not GRACE_MIN_MS <= grace_ms <= lease_ms:
         raise UsageError(f"grace={grace_ms / 1000} s: give 0.1 seconds to the lease")
     return Terms(lease_ms, grace_ms)
