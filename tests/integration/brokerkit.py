@@ -20,6 +20,9 @@ SMALL = StoreConfig(
     queue_write_interval_ms=5, flush_interval_ms=20,
 )  # fmt: skip
 
+PATIENT_MS = 30_000
+"""For connections and answers on a busy machine."""
+
 
 @dataclass
 class Rig:
@@ -31,7 +34,7 @@ class Rig:
 
     async def ask(
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", *,
-        timeout_ms: int = 30_000, serializer: int = 0,
+        timeout_ms: int = PATIENT_MS, serializer: int = 0,
     ) -> Command:  # fmt: skip
         """Send a request and return its answer."""
         return await self.connection.request(
@@ -82,8 +85,9 @@ async def running(
     await broker.start()
     notices: list[Command] = []
     connection = await Connection.open(
-        broker.address, NetConfig(), on_request=lambda _, command: notices.append(command)
-    )
+        broker.address, NetConfig(), connect_timeout_ms=PATIENT_MS,
+        on_request=lambda _, command: notices.append(command),
+    )  # fmt: skip
     try:
         yield Rig(broker, connection, notices)
     finally:

@@ -7,7 +7,7 @@ import struct
 from inorder.config import NetConfig
 from inorder.net.connection import Connection
 from inorder.wire.header import Command
-from tests.integration.brokerkit import Rig, send_fields
+from tests.integration.brokerkit import PATIENT_MS, Rig, send_fields
 
 PRODUCER = "0123456789abcdef"
 
@@ -49,14 +49,17 @@ class Sender:
     @classmethod
     async def connect(cls, rig: Rig) -> Sender:
         """Open another connection to the broker."""
-        return cls(rig, await Connection.open(rig.broker.address, NetConfig()))
+        return cls(
+            rig,
+            await Connection.open(rig.broker.address, NetConfig(), connect_timeout_ms=PATIENT_MS),
+        )
 
     async def ask(
         self, code: int, fields: dict[str, str], body: bytes = b"", *, serializer: int = 0
     ) -> Command:
         """Send a request and return its answer."""
         return await self.connection.request(
-            Command.request(code, fields, body, serializer=serializer), 5000
+            Command.request(code, fields, body, serializer=serializer), PATIENT_MS
         )
 
     async def hello(

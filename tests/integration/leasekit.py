@@ -29,7 +29,7 @@ from inorder.wire.requests.leases import (
     QueueWish,
 )
 from inorder.wire.requests.nameserver import decode_consumer_ids
-from tests.integration.brokerkit import Rig, pull_fields, running
+from tests.integration.brokerkit import PATIENT_MS, Rig, pull_fields, running
 
 TOPIC, GROUP = "Orders", "CG"
 LEASE_MS, GRACE_MS = 5000, 1000
@@ -49,7 +49,7 @@ class Peer:
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b""
     ) -> Command:
         command = Command.request(code, fields, body, language=self.language)
-        return await self.connection.request(command, 5000)
+        return await self.connection.request(command, PATIENT_MS)
 
     async def beat(self) -> None:
         data = ConsumerData(
@@ -172,7 +172,9 @@ async def connected(
         def note(_: Connection, command: Command, notices: list[Command] = notices) -> None:
             notices.append(command)
 
-        connection = await Connection.open(rig.broker.address, NetConfig(), on_request=note)
+        connection = await Connection.open(
+            rig.broker.address, NetConfig(), connect_timeout_ms=PATIENT_MS, on_request=note
+        )
         made.append(make(name, connection, notices))
         await made[-1].beat()
     await rig.ask(28)  # a round trip: what was to be told is told
