@@ -908,9 +908,9 @@ MUTANTS = [
     Mutant(
         "delayed-stays-behind", "P9, A7",
         "a delayed message goes to the queue that its key has left",
-        "inorder.broker.resizing.service",
-        "                return newest.queue(text)\n",
-        "                return name, queue_id\n",
+        _RESIZING,
+        "            return newest.queue(key)\n",
+        "            return queue\n",
         f"{_IN_RESIZING}test_a_delayed_message_follows_its_key",
     ),
     Mutant(

@@ -292,6 +292,19 @@ class LeaseTable:
         lease = self.get(key)
         return lease is not None and lease.epoch == epoch
 
+    def is_superseded(self, key: GroupQueue, owner: Owner, *, epoch: int, number: int) -> bool:
+        """Return whether a request for a queue is an old copy: its owner has sent a later one."""
+        lease = self.get(key)
+        if epoch or lease is None or lease.owner != owner:
+            return False
+        return 0 < lease.request_number >= number
+
+    def note_request(self, key: GroupQueue, owner: Owner, number: int) -> None:
+        """Note the number of an owner's request."""
+        lease = self.get(key)
+        if lease is not None and lease.owner == owner:
+            lease.request_number = max(lease.request_number, number)
+
     # Which groups consume in order.
 
     def is_ordered(self, group: str, topic: str) -> bool:

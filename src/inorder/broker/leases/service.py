@@ -27,7 +27,7 @@ from inorder.broker.leases.rules import (
     Terms,
     Verdict,
 )
-from inorder.broker.offsets.rules import Committed, judge_commit
+from inorder.broker.offsets.rules import Committed, judge_commit, repeats_release
 from inorder.errors import LeaseLost, LeasesFull, StoreError
 from inorder.logs import get_logger
 from inorder.model import GroupQueue
@@ -78,7 +78,9 @@ class LeaseService:
         planned = 0
         for key, wish in named.items():
             decision = Decision(Verdict.REFUSE, key, owner, terms)
-            if self._exists(key) and not self._is_late(key, owner, wish):
+            if self._exists(key) and not self._table.is_superseded(
+                key, owner, epoch=wish.epoch, number=wish.number
+            ):
                 decision = self._table.decide(
                     key, owner, now_ms, epoch=wish.epoch, terms=terms, planned=planned
                 )
@@ -88,19 +90,10 @@ class LeaseService:
             raise LeasesFull(f"{len(self._table)} queues are leased; no more are")
         self.apply(decisions, now_ms, connection)
         for key, wish in named.items():
-            lease = self._table.get(key)
-            if lease is not None and lease.owner == owner:
-                lease.request_number = max(lease.request_number, wish.number)
+            self._table.note_request(key, owner, wish.number)
         granted = [self._granted(one) for one in decisions if one.is_granted]
         refused = [self._refused(one, now_ms) for one in decisions if not one.is_granted]
         return LeaseAnswer(granted, refused, self._journal.start.now.generation)
-
-    def _is_late(self, key: GroupQueue, owner: Owner, wish: QueueWish) -> bool:
-        """Return whether the owner has sent a later request: this one is an old copy."""
-        lease = self._table.get(key)
-        if wish.epoch or lease is None or lease.owner != owner:
-            return False
-        return 0 < lease.request_number >= wish.number
 
     def apply(self, decisions: list[Decision], now_ms: int, connection: ServerConnection) -> None:
         """Write decisions to the journal, then apply them."""
@@ -254,7 +247,7 @@ class LeaseService:
         key = GroupQueue(group, one.topic, one.queue_id)
         renewal, record = self._judge(key, owner, one, now_ms)
         if renewal is None:
-            if self._was_released(key, owner, one):
+            if repeats_release(key, owner, one, leases=self._table, commits=self._broker.commits):
                 return None
             raise self.lost(key)
         records: list[Record] = [lease_records.freed(key, self._broker.config.name)]
@@ -277,17 +270,6 @@ class LeaseService:
             self._tell(key.group, self._table.release(key))
         else:  # it expired before
             self._table.released(key, epoch)
-
-    def _was_released(self, key: GroupQueue, owner: Owner, one: QueueCommit) -> bool:
-        """Return whether this request repeats a release that was taken."""
-        past = self._table.past(key)
-        known = (
-            past is not None and past.released and (past.owner, past.epoch) == (owner, one.epoch)
-        )
-        last = self._broker.commits.get(key)
-        if last is not None and last.epoch == one.epoch and last.number >= one.number:
-            return one.offset >= 0 or known
-        return known and one.offset < 0
 
     def lost(self, key: GroupQueue) -> LeaseLost:
         """Return the refusal of a request under a stale epoch."""

@@ -484,6 +484,20 @@ def judge_commit(
     return JudgedCommit(renewal, is_progress=True)
 
 
+def repeats_release(
+    key: GroupQueue, owner: Owner, one: QueueCommit, *, leases: LeaseTable, commits: CommitTable
+) -> bool:
+    """Return whether a request repeats a release that was accepted; its reply may be lost."""
+    past = leases.past(key)
+    was_released = (
+        past is not None and past.released and (past.owner, past.epoch) == (owner, one.epoch)
+    )
+    last = commits.get(key)
+    if last is not None and last.epoch == one.epoch and last.number >= one.number:
+        return one.offset >= 0 or was_released
+    return was_released and one.offset < 0
+
+
 def _check_map(one: QueueCommit) -> None:
     """Refuse a map that nobody could read: it would stay in the journal and in every grant."""
     if not one.finished:

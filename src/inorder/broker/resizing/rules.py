@@ -346,6 +346,28 @@ class SendMap(NamedTuple):
         raise KeyMapChanged(remark, version=current, map=self.text)
 
 
+def home(
+    now: Versions, plan: Plan | None, queue: tuple[str, int], key: str | None
+) -> tuple[str, int]:
+    """Return the broker and queue to which a delayed message of `queue` belongs when it is due.
+
+    `plan` is the plan for which the topic is stopped. A message that was placed by its key follows
+    the newest map. Any other message of a removed queue goes to a queue that is left.
+    """
+    name, queue_id = queue
+    if plan is None and not now.map:
+        return queue
+    newest = decode_map(now.map if plan is None else plan.map)
+    if key is not None:
+        maps = [text for text in (now.map, *(one.map for one in now.past)) if text]
+        if plan is not None and plan.base:
+            maps.append(plan.base)
+        if any(decode_map(text).queue(key) == queue for text in maps):
+            return newest.queue(key)
+    count = sum(broker == name for broker, _ in newest.queues)
+    return name, queue_id if queue_id < count or not count else queue_id % count
+
+
 @lru_cache(maxsize=1024)
 def _digest(text: str) -> str:
     try:

@@ -97,31 +97,16 @@ class Placement:
         return config is not None and bool(map_text(config)) and queue_id >= config.write_queues
 
     def home(self, topic: str, queue_id: int, properties: bytes) -> tuple[str, int]:
-        """Return the broker and queue to which a delayed message belongs when it is due.
-
-        A message that was placed by its key follows the newest map. Any other message of a removed
-        queue goes to a queue that is left.
-        """
+        """Return the broker and queue to which a delayed message belongs when it is due."""
         name = self._broker.config.name
         plan = self._resizing.closing(topic)
         if topic not in self._broker.topics or (
             plan is None and topic not in self._resizing.topics
         ):
             return name, queue_id
-        now = self._resizing.versions(topic)
-        if plan is None and not now.map:
-            return name, queue_id
-        newest = rules.decode_map(now.map if plan is None else plan.map)
-        key = get(properties, b"__SHARDINGKEY")
-        if key is not None:
-            text = key.decode("utf-8", "replace")
-            maps = [text for text in (now.map, *(one.map for one in now.past)) if text]
-            if plan is not None and plan.base:
-                maps.append(plan.base)
-            if any(rules.decode_map(one).queue(text) == (name, queue_id) for one in maps):
-                return newest.queue(text)
-        count = sum(broker == name for broker, _ in newest.queues)
-        return name, queue_id if queue_id < count or not count else queue_id % count
+        found = get(properties, b"__SHARDINGKEY")
+        key = None if found is None else found.decode("utf-8", "replace")
+        return rules.home(self._resizing.versions(topic), plan, (name, queue_id), key)
 
 
 def map_text(config: TopicConfig) -> str:

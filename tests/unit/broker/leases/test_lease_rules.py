@@ -87,6 +87,21 @@ def test_who_takes_its_own_queue_anew_begins_anew() -> None:
     assert not table.is_current(KEY, 1)
 
 
+def test_an_old_copy_of_a_request_is_superseded() -> None:
+    """A request that was sent before the last one of the owner must not take the queue anew."""
+    table = LeaseTable()
+    assert not table.is_superseded(KEY, ANNE, epoch=0, number=3), "the queue is free"
+    take(table, ANNE, 0)
+    assert not table.is_superseded(KEY, ANNE, epoch=0, number=0), "no request has a number yet"
+    table.note_request(KEY, ANNE, 5)
+    table.note_request(KEY, ANNE, 4)
+    table.note_request(KEY, BOB, 9)
+    found = [table.is_superseded(KEY, ANNE, epoch=0, number=number) for number in (4, 5, 6)]
+    assert found == [True, True, False]
+    assert not table.is_superseded(KEY, ANNE, epoch=1, number=4), "the epoch says how old it is"
+    assert not table.is_superseded(KEY, BOB, epoch=0, number=4)
+
+
 def test_another_instance_of_the_same_client_is_a_new_owner() -> None:
     """A9: two processes with one client id do not share a lease."""
     table = LeaseTable()

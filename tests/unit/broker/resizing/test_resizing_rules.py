@@ -356,3 +356,27 @@ def test_a_send_by_another_map_is_refused_with_the_map(
     with pytest.raises(KeyMapChanged, match=remark) as refusal:
         now.check("t", version, digest)
     assert (refusal.value.version, refusal.value.map) == (2 if now.text else 0, now.text)
+
+
+BASED = Plan("p", 1, "1/a:0-1", base="0/a:0-3")
+
+
+@pytest.mark.parametrize(
+    ("now", "plan", "queue_id", "key", "home"),
+    [
+        (Versions(), None, 7, "b", 7),  # no map
+        (TWO, None, 0, "b", 2),  # its key was in queue 0 of version 1
+        (TWO, None, 1, "b", 1),  # its key was never in this queue: the sender chose it
+        (TWO, None, 1, None, 1),
+        (STOPPED, PLAN, 0, "b", 2),  # the plan has the newest map
+        (Versions(), BASED, 2, "b", 0),  # as keys were placed before the first map
+        (Versions(), BASED, 2, "a", 0),  # a removed queue, and not that of its key
+        (THREE, None, 3, None, 0),  # a removed queue
+        (THREE, None, 3, "c", 0),
+    ],
+)
+def test_a_delayed_message_comes_home(
+    now: Versions, plan: Plan | None, queue_id: int, key: str | None, home: int
+) -> None:
+    """It follows its key, if its key placed it; otherwise it stays if its queue does."""
+    assert rules.home(now, plan, ("a", queue_id), key) == ("a", home)
