@@ -397,7 +397,7 @@ MUTANTS = [
     Mutant(
         "back-between-two-locks", "P4, A16", "between two locks an offset can go back",
         "inorder.broker.offsets.rules",
-        "or (ordered and manner is not Manner.TOOL)\n",
+        "or (ordered and kind is not CommitKind.TOOL)\n",
         "\n",
         f"{SIM} {_IN_COMEBACKS}test_a_thawed_owner_commits_in_the_gap_before_the_next_lock "
         "tests/unit/broker/offsets/test_commit_rules.py",
@@ -1097,8 +1097,8 @@ MUTANTS = [
     Mutant(
         "unlocked-commit-goes-back", "P4", "a commit without a lock lowers the group's offset",
         "inorder.broker.offsets.rules",
-        "    if only_up:\n        return Manner.ONLY_UP\n",
-        "    if only_up:\n        return Manner.ORDINARY\n",
+        "    if only_up:\n        return CommitKind.ONLY_UP\n",
+        "    if only_up:\n        return CommitKind.ORDINARY\n",
         f"{_IN_MOVES}test_a_member_that_lost_its_queue_unawares_does_not_take_the_group_back",
     ),
     Mutant(

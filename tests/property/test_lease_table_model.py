@@ -15,7 +15,7 @@ from inorder.broker.leases.rules import (
     Decision,
     LeaseTable,
     Owner,
-    Past,
+    PastLease,
     Terms,
     Verdict,
 )
@@ -45,7 +45,7 @@ class LeaseModel(RuleBasedStateMachine):
         self.now = 0
         self.starts = 1
         self.table = LeaseTable(start_number=1)
-        self.journal: dict[GroupQueue, Past] = {}
+        self.journal: dict[GroupQueue, PastLease] = {}
         self.beliefs: dict[tuple[GroupQueue, Owner], Belief] = {}
         self.connections = {owner: index for index, owner in enumerate(OWNERS)}
         self.last_epoch = dict.fromkeys(KEYS, 0)
@@ -69,7 +69,7 @@ class LeaseModel(RuleBasedStateMachine):
             self.beliefs.pop((key, owner), None)
             return decision
         if decision.is_new:
-            self.journal[key] = Past(owner, decision.epoch, decision.terms, released=False)
+            self.journal[key] = PastLease(owner, decision.epoch, decision.terms, released=False)
         if decision.verdict is Verdict.GRANT:
             assert decision.epoch > self.last_epoch[key], "epochs grow"
             self.last_epoch[key] = decision.epoch
@@ -111,7 +111,7 @@ class LeaseModel(RuleBasedStateMachine):
             if lease.deadline_ms:
                 decision = self.table.decide(key, owner, self.now, epoch=known.epoch)
                 assert decision.is_new, "the journal is told of the first renewal after a start"
-                self.journal[key] = Past(owner, decision.epoch, decision.terms, released=False)
+                self.journal[key] = PastLease(owner, decision.epoch, decision.terms, released=False)
                 self.table.apply(decision, self.now, connection=self.connections[owner])
             else:
                 self.table.renew(key, self.now, self.connections[owner])
@@ -147,7 +147,7 @@ class LeaseModel(RuleBasedStateMachine):
         if lease is not None and lease.owner != NOBODY:
             epoch = self.table.take_epoch()
             until_ms = self.table.trusted_until_ms(key, self.now)
-            self.journal[key] = Past(
+            self.journal[key] = PastLease(
                 NOBODY, epoch, lease.terms, released=False, deadline_ms=until_ms
             )
             assert self.table.force_release(key, epoch, self.now) == until_ms
@@ -162,7 +162,7 @@ class LeaseModel(RuleBasedStateMachine):
                 self.journal[key] = self.journal[key]._replace(released=True)
         else:
             self.table.raise_epoch(key, epoch)
-            self.journal[key] = Past(
+            self.journal[key] = PastLease(
                 lease.owner, epoch, lease.terms, released=False, deadline_ms=lease.deadline_ms
             )
         self.last_epoch[key] = epoch
@@ -191,7 +191,7 @@ class LeaseModel(RuleBasedStateMachine):
     def journal_is_folded(self) -> None:
         """What it says is what stands: who ran out is not in it any more."""
         self.journal = {
-            key: Past(
+            key: PastLease(
                 lease.owner, lease.epoch, lease.terms, released=False,
                 deadline_ms=lease.deadline_ms,
             )

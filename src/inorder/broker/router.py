@@ -205,7 +205,7 @@ _DELETING: Final = frozenset(
     (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP)
 )
 _NEVER: Final = 1 << 62
-_SAID: Final = frozenset(
+_LOGGED_REFUSALS: Final = frozenset(
     (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL)
 )  # refusals that an operator should know of: the client is no match, and may not say so
 _REFUSALS_WITH_REGION: Final = frozenset((2, 13, 14, 16, 17, 29))
@@ -389,7 +389,7 @@ class Router:
         self._reply(connection, command, command.reply(code, remark, fields=fields))
 
     def _reply(self, connection: ServerConnection, command: Command, reply: Command) -> None:
-        if reply.code in _SAID:
+        if reply.code in _LOGGED_REFUSALS:
             now_ms = self._broker.clock.monotonic_ms()
             self._refusals.refused(now_ms, connection.peer, command.code, reply.code, reply.remark)
         if command.is_oneway or connection.closed:

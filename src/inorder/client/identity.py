@@ -59,8 +59,8 @@ class MessageIds:
         return [self._ids.next(now_ms + at // _PER_MS) for at in range(count)]
 
 
-def new_producer_id(message_ids: MessageIds) -> str:
-    """Return an id that no other producer has: 16 hex digits."""
+def new_id(message_ids: MessageIds) -> str:
+    """Return a unique id for a producer or a consumer: 16 hex digits."""
     return blake2b(message_ids.next().encode(), digest_size=8).hexdigest()
 
 

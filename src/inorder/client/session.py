@@ -164,7 +164,7 @@ class Session:
         self._addresses: dict[str, str] = {}
         self._unreachable: set[str] = set()
         self.key_maps = KeyMaps(self.clock, self._broker_named)
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._warnings = SubscriptionWarnings(self.clock)
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._making: dict[str, asyncio.Task[bool]] = {}
@@ -477,8 +477,8 @@ class Session:
 
     def say_once(self, what: str, text: str, *args: object) -> None:
         """Log a warning once."""
-        if what not in self._said:
-            self._said.add(what)
+        if what not in self._logged:
+            self._logged.add(what)
             log.warning(text, *args)
 
     def _fetched(self, topic: str, fetch: asyncio.Task[TopicRoute]) -> None:

@@ -47,7 +47,7 @@ from inorder.store.keyindex import WRITE_ALL, KeyIndex
 from inorder.store.layout import Layout
 from inorder.store.mending import Loss, Wanted, mend
 from inorder.store.queues import NOTHING_CUT, QueueTable
-from inorder.store.scan import Behind, LogScan, is_boundary
+from inorder.store.scan import LogScan, LogTail, is_boundary
 from inorder.wire.record import ScannedRecord
 
 log = get_logger(__name__)
@@ -161,7 +161,7 @@ class Recovery:
         self._mend(dispatcher.delays_ms)
         self.report.duration_ms = self._clock.monotonic_ms() - began_ms
         self.report.problems += dispatcher.problems
-        self._say()
+        self._log_report()
         return self.report
 
     def _sizes_fit(self, noted: Positions) -> bool:
@@ -438,10 +438,10 @@ class Recovery:
         """Tell a torn end from damage."""
         if start.method == "closed":
             return
-        behind = Behind(self._log.segments, end)
+        tail = LogTail(self._log.segments, end)
         report = self.report
-        report.truncated_bytes = behind.last_byte - end
-        first = behind.first
+        report.truncated_bytes = tail.last_byte - end
+        first = tail.first
         if first is not None:
             segment = self._log.segments.find(end)
             where = "the log" if segment is None else str(segment.path)
@@ -512,7 +512,7 @@ class Recovery:
         self._keys.settle(end)
         self._keys.build(WRITE_ALL, self._clock.now_ms())
 
-    def _say(self) -> None:
+    def _log_report(self) -> None:
         report = self.report
         for problem in report.problems:
             log.error("recovery problem=%s", problem)

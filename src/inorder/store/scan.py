@@ -1,7 +1,7 @@
 """Walking over the log: to its end, beyond its end, and to the records that hold a mark.
 
     LogScan          record by record from a position to the end of the log
-    Behind           what follows the first invalid bytes: whether valid records do
+    LogTail           what follows the first invalid bytes: whether valid records do
     marked_records   the log is searched for the mark at the speed of memory. Where one record
                      holds it, its neighbours are read one by one until one does not
     record_at        one record, without trust in the position that led to it
@@ -74,7 +74,7 @@ def is_boundary(segments: Segments, position: int) -> bool:
     return found.end != position and (first is None or first.position >= position)
 
 
-class Behind:
+class LogTail:
     """The bytes beyond the end of the log: their number, and the first valid record."""
 
     __slots__ = ("first", "last_byte")
@@ -83,9 +83,9 @@ class Behind:
         self.first: ScannedRecord | None = None
         self.last_byte = end
         for segment in segments.after(end):
-            self._look(segment, max(end, segment.position))
+            self._scan(segment, max(end, segment.position))
 
-    def _look(self, segment: Segment, position: int) -> None:
+    def _scan(self, segment: Segment, position: int) -> None:
         zeros = 0
         while position < segment.end and zeros < ZERO_BYTES_ENOUGH:
             # Chunks overlap, so that a magic number across their border is seen.

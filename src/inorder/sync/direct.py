@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from inorder.client.identity import Identity, MessageIds, new_producer_id
+from inorder.client.identity import Identity, MessageIds, new_id
 from inorder.client.rules.receipts import STATUSES, Verdict, verdict
 from inorder.client.send.messages import Outgoing, compose
 from inorder.client.send.queues import Send, Waiter
@@ -200,9 +200,7 @@ class DirectSends:
         timeout_ms = min(self._config.request_timeout_ms, self._config.send_timeout_ms)
         connection = BlockingConnection(address, timeout_ms=timeout_ms)
         try:
-            own = BlockingProducer(
-                connection, new_producer_id(self._ids), self._incarnations, named=False
-            )
+            own = BlockingProducer(connection, new_id(self._ids), self._incarnations, named=False)
             own.hello()
             connection.limit_by_kernel(timeout_ms)
         except BaseException:

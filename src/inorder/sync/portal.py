@@ -289,7 +289,7 @@ _RESOLVE_SECONDS = 2.0
 _BEGUN_MAX = 256
 
 
-class Guest(Protocol):
+class AsyncCloseable(Protocol):
     """An object on the loop that the portal closes at the end of the program, if it is open."""
 
     async def close(self) -> None: ...
@@ -304,7 +304,7 @@ class Portal:
         self._loop = _new_loop()
         self._inbox: deque[Work] = deque()
         self.posted: set[Waiter | Posted] = set()  # accepted, and without an outcome
-        self._guests: weakref.WeakKeyDictionary[Guest, bool] = weakref.WeakKeyDictionary()
+        self._open: weakref.WeakKeyDictionary[AsyncCloseable, bool] = weakref.WeakKeyDictionary()
         self._woken = False
         self._stopped = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -425,19 +425,21 @@ class Portal:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout)
 
-    def invite(self, guest: Guest, *, handles: bool = False) -> None:
+    def close_at_exit(self, opened: AsyncCloseable, *, handles: bool = False) -> None:
         """Close an object at the end of the program, if it is open; those with handlers first."""
-        self._guests[guest] = handles
+        self._open[opened] = handles
 
     def end_with_program(self) -> None:
         """Close the open objects, log the messages without an outcome, and end the loop."""
-        guests = sorted(self._guests.items(), key=lambda item: not item[1])
-        for guest, handles in guests:
+        found = sorted(self._open.items(), key=lambda item: not item[1])
+        for opened, handles in found:
             options = {"timeout": _EXIT_SECONDS} if handles else {}
             try:
-                self.call(partial(guest.close, **options), timeout=_OUTCOME_SECONDS)
+                self.call(partial(opened.close, **options), timeout=_OUTCOME_SECONDS)
             except InorderError as error:
-                log.error("the program ended without closing a %s: %s", type(guest).__name__, error)
+                log.error(
+                    "the program ended without closing a %s: %s", type(opened).__name__, error
+                )
         if self.posted:
             log.error(
                 "the program ended before %d messages had an outcome: they may be stored or lost; "
@@ -575,14 +577,14 @@ os.register_at_fork(after_in_child=_leases.after_fork)
 atexit.register(_leases.at_exit)
 
 
-def lease(guest: Guest | None = None, *, handles: bool = False) -> Portal:
+def lease(opened: AsyncCloseable | None = None, *, handles: bool = False) -> Portal:
     """Return the portal of this process, started if nobody uses it yet; `release` it once.
 
-    The portal closes `guest` at the end of the program if it is open, with `handles` before others.
+    The portal closes `opened` at the end of the program, with `handles` before others.
     """
     portal = _leases.take()
-    if guest is not None:
-        portal.invite(guest, handles=handles)
+    if opened is not None:
+        portal.close_at_exit(opened, handles=handles)
     return portal
 
 

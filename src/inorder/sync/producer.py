@@ -23,7 +23,7 @@ from inorder.client.identity import Identity, MessageIds
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.client.send import producer as twin
 from inorder.client.send.batches import one_topic
-from inorder.client.send.failures import Asked, Unheard
+from inorder.client.send.failures import Asked, UnseenFailures
 from inorder.client.send.messages import compose_items
 from inorder.client.send.producer import checked_delay
 from inorder.client.send.queues import AfterSend, BeforeSend, Choice, Selector
@@ -85,7 +85,7 @@ class SharedRoom(Room):
                     self._waiting -= 1
 
 
-class SharedUnheard(Unheard):
+class SharedFailures(UnseenFailures):
     """Failures that the loop counts and threads are told of."""
 
     def __init__(self, clock: Clock) -> None:
@@ -133,7 +133,7 @@ class SendFuture(Posted):
         self,
         portal: Portal,
         begin: Callable[..., None],
-        unheard: SharedUnheard,
+        unheard: SharedFailures,
         room: SharedRoom,
         *,
         message: tuple[str, str | None],
@@ -254,7 +254,7 @@ class Producer(Closeable):
         settings = self._async._config
         self._room = SharedRoom(settings.sends_waiting_max, settings.sends_waiting_bytes_max)
         self._async._room = self._room
-        self._unheard = SharedUnheard(self._async._clock)
+        self._unheard = SharedFailures(self._async._clock)
         self._async._unheard = self._unheard
         self._ids = SharedIds(self._async._clock)
         self._portal = lease(self._async)
@@ -350,20 +350,20 @@ class Producer(Closeable):
             key = key_text(key)
         size = bytes_of(body)
         self._enter(size, timeout)
-        twin_ = self._async
+        shared = self._async
         message: tuple[Any, ...] = (
             topic, body, key, tag, keys, properties, queue, selector, arg, sequence, timeout, False,
             level,
         )  # fmt: skip
         try:
-            begin = twin_._begin_inside if twin_._hooked else twin_._hand_over
+            begin = shared._begin_inside if shared._hooked else shared._hand_over
             future = SendFuture(
                 self._portal, begin, self._unheard, self._room, message=(topic, key), size=size
             )
-            if twin_._hooked:
+            if shared._hooked:
                 future.carry(size, *message)
             else:
-                future.carry(twin_._make(future, *self._ids.next(), *message))
+                future.carry(shared._make(future, *self._ids.next(), *message))
             self._portal.hand_over(future)
         except BaseException:
             self._room.leave(1, size)
@@ -414,24 +414,24 @@ class Producer(Closeable):
         sequence numbers of a named producer, one for each message. If the batch was one request,
         its error is raised; if some of several requests failed, BatchIncomplete.
         """
-        twin_ = self._async
-        if twin_._hooked:
+        shared = self._async
+        if shared._hooked:
             return self._when_there_is_room(
                 timeout,
                 lambda left: self._portal.call(partial(
-                    twin_.send_batch, messages, queue=queue, selector=selector, arg=arg,
+                    shared.send_batch, messages, queue=queue, selector=selector, arg=arg,
                     sequences=sequences, timeout=left,
                 )),
             )  # fmt: skip
         self._portal.check_thread()
         wanted = one_topic(messages)
         ids, born_at_ms = self._ids.some(len(wanted))
-        items = compose_items(wanted, ids, twin_._config)
+        items = compose_items(wanted, ids, shared._config)
         choice = Choice(queue, selector, arg)
         return self._when_there_is_room(
             timeout,
             lambda left: self._portal.call(
-                twin_._send_items, wanted, items, ids, born_at_ms, choice, sequences, left
+                shared._send_items, wanted, items, ids, born_at_ms, choice, sequences, left
             ),
         )
 

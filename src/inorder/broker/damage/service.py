@@ -149,7 +149,7 @@ def settle(broker: Broker) -> None:
     """
     recovery, start = broker.store.recovery, broker.lease_journal.start
     uncertain = list(recovery.uncertain)
-    if not start.may_have_lost and broker.lease_journal.commits_count:
+    if not start.may_have_lost and broker.lease_journal.commits_are_valid:
         uncertain += _extend(broker)
     for loss in recovery.losses:
         broker.losses.report(loss)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from inorder.broker.leases.rules import COUNTER_BITS, Owner, Past, Terms
+from inorder.broker.leases.rules import COUNTER_BITS, Owner, PastLease, Terms
 from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable
 from inorder.errors import BrokerError, RemoteProtocolError
 from inorder.model import GroupQueue
@@ -142,16 +142,16 @@ def last_start(records: Iterable[Record]) -> int:
 
 def replay(
     records: Iterable[Record], offsets: OffsetTable, commits: CommitTable, *, now_ms: int
-) -> dict[GroupQueue, Past]:
+) -> dict[GroupQueue, PastLease]:
     """Apply the records to the tables; return the last lease of each queue."""
-    leases: dict[GroupQueue, Past] = {}
+    leases: dict[GroupQueue, PastLease] = {}
     for record in records:
         if isinstance(record, Granted | Freed):
             key = GroupQueue(record.group, record.topic, record.index)
             if isinstance(record, Granted):
                 owner = Owner(record.client_id, record.instance)
                 terms = Terms(record.lease_ms, record.grace_ms)
-                leases[key] = Past(
+                leases[key] = PastLease(
                     owner, record.epoch, terms, False, record.revoked, record.deadline_ms
                 )
             elif key in leases:
@@ -197,7 +197,10 @@ def wrote(records: Iterable[Record], checksum: int | None) -> bool:
 
 
 def _forget(
-    record: Forgotten, offsets: OffsetTable, commits: CommitTable, leases: dict[GroupQueue, Past]
+    record: Forgotten,
+    offsets: OffsetTable,
+    commits: CommitTable,
+    leases: dict[GroupQueue, PastLease],
 ) -> None:
     if record.topic:
         offsets.remove_topic(record.topic)

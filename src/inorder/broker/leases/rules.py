@@ -103,7 +103,7 @@ class Lease:
         return self.terms.lease_ms
 
 
-class Past(NamedTuple):
+class PastLease(NamedTuple):
     """An ended lease on a queue that nobody has owned since."""
 
     owner: Owner
@@ -164,7 +164,7 @@ class Decision(NamedTuple):
 
 
 COUNTER_BITS: Final = 32
-SPARED_MS: Final = 10
+UNREAD_MS: Final = 10
 """When to check again a lease whose owner has unread input."""
 PAST_MAX: Final = 100_000
 """Former owners in memory; a forgotten one cannot resume."""
@@ -239,7 +239,7 @@ class LeaseTable:
         know which leases are still believed."""
         self._next_epoch = (start_number << COUNTER_BITS) + 1
         self._groups: dict[str, dict[GroupQueue, Lease]] = {}
-        self._past: dict[GroupQueue, Past] = {}
+        self._past: dict[GroupQueue, PastLease] = {}
         self._waiting: dict[GroupQueue, dict[Owner, int | None]] = {}
         self._ordered: dict[tuple[str, str], None] = {}
         self._renewed_by: dict[int, set[GroupQueue]] = {}
@@ -279,7 +279,7 @@ class LeaseTable:
         """Return the keys of all leases."""
         return [key for table in self._groups.values() for key in table]
 
-    def past(self, key: GroupQueue) -> Past | None:
+    def past(self, key: GroupQueue) -> PastLease | None:
         """Return the last lease of a free queue."""
         return self._past.get(key)
 
@@ -424,7 +424,7 @@ class LeaseTable:
         """Release a queue; return the owners that waited for it."""
         return self._remove(key, released=True)
 
-    def released(self, key: GroupQueue, epoch: int) -> None:
+    def give_up_claim(self, key: GroupQueue, epoch: int) -> None:
         """Note that the last owner of a free queue gives up its claim."""
         past = self._past.get(key)
         if past is not None and past.epoch == epoch:
@@ -498,7 +498,7 @@ class LeaseTable:
         return gone
 
     def expire(
-        self, now_ms: int, *, spared: Container[int] = (), count_max: int | None = None
+        self, now_ms: int, *, unread: Container[int] = (), count_max: int | None = None
     ) -> list[GroupQueue]:
         """Remove expired leases, except those whose connections have unread input."""
         expired: list[GroupQueue] = []
@@ -508,8 +508,8 @@ class LeaseTable:
                 continue
             if lease.expires_ms > now_ms:
                 deadlines.push(lease.expires_ms, key)
-            elif lease.connection is not None and lease.connection in spared:
-                lease.expires_ms = now_ms + SPARED_MS
+            elif lease.connection is not None and lease.connection in unread:
+                lease.expires_ms = now_ms + UNREAD_MS
                 deadlines.push(lease.expires_ms, key)
             else:
                 self._remove(key, released=False)
@@ -527,7 +527,7 @@ class LeaseTable:
     # Restarts.
 
     def restore(
-        self, leases: Iterable[tuple[GroupQueue, Past]], now_ms: int, *, same_boot: bool
+        self, leases: Iterable[tuple[GroupQueue, PastLease]], now_ms: int, *, same_boot: bool
     ) -> None:
         """Take over the leases of the journal."""
         for key, past in leases:
@@ -554,7 +554,7 @@ class LeaseTable:
         if owner in waiting or len(waiting) < WAITING_MAX:
             waiting[owner] = connection
 
-    def _remember(self, key: GroupQueue, past: Past) -> None:
+    def _remember(self, key: GroupQueue, past: PastLease) -> None:
         self._past.pop(key, None)
         if len(self._past) >= PAST_MAX:
             del self._past[next(iter(self._past))]
@@ -591,7 +591,7 @@ class LeaseTable:
         self._compact()
         gone = lease.owner is NOBODY or (lease.is_revoked and not released)
         if not lease.owner.is_rocketmq and not gone:
-            self._remember(key, Past(lease.owner, lease.epoch, lease.terms, released))
+            self._remember(key, PastLease(lease.owner, lease.epoch, lease.terms, released))
         return self._waiting.pop(key, {})
 
     def _compact(self) -> None:

@@ -249,7 +249,7 @@ class LeaseService:
         if renewal is None:
             if repeats_release(key, owner, one, leases=self._table, commits=self._broker.commits):
                 return None
-            raise self.lost(key)
+            raise self.refusal(key)
         records: list[Record] = [lease_records.freed(key, self._broker.config.name)]
         if record is not None:
             records.insert(0, record)
@@ -269,10 +269,10 @@ class LeaseService:
         if self._table.is_current(key, epoch):
             self._tell(key.group, self._table.release(key))
         else:  # it expired before
-            self._table.released(key, epoch)
+            self._table.give_up_claim(key, epoch)
 
-    def lost(self, key: GroupQueue) -> LeaseLost:
-        """Return the refusal of a request under a stale epoch."""
+    def refusal(self, key: GroupQueue) -> LeaseLost:
+        """Return the error for a request under a stale epoch."""
         lease = self._table.get(key)
         what = f"{key.topic} {key.queue_id} of group {key.group}"
         if lease is None or lease.owner is NOBODY:
@@ -292,10 +292,10 @@ class LeaseService:
             return
         past = self._table.past(key)
         if past is None:
-            raise self.lost(key)
+            raise self.refusal(key)
         decision = self._table.decide(key, past.owner, now_ms, epoch=fields.epoch)
         if decision.verdict is not Verdict.RESUME:
-            raise self.lost(key)
+            raise self.refusal(key)
         self.apply([decision], now_ms, connection)
 
     def renew(self, key: GroupQueue, lease: Lease, connection: ServerConnection) -> None:
@@ -315,7 +315,7 @@ class LeaseService:
         """Refuse a held pull whose epoch became stale."""
         key = GroupQueue(fields.group, fields.topic, fields.queue_id)
         if not self._table.is_current(key, fields.epoch):
-            raise self.lost(key)
+            raise self.refusal(key)
 
     # -- operators and resizes -------------------------------------------------------------------
 
@@ -469,7 +469,7 @@ class LeaseExpiry:
         broker, table = self._broker, self._table
         now_ms = broker.clock.monotonic_ms()
         groups, unread = set(), _Unread(broker.server)
-        while expired := table.expire(now_ms, spared=unread, count_max=EXPIRED_AT_ONCE):
+        while expired := table.expire(now_ms, unread=unread, count_max=EXPIRED_AT_ONCE):
             groups |= {key.group for key in expired}
             if len(expired) < EXPIRED_AT_ONCE:
                 break

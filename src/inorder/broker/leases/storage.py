@@ -222,8 +222,8 @@ FOLD_BYTES_MIN: Final = 4 * 1024 * 1024
 FOLD_AT_ONCE: Final = 500
 RETRY_MS: Final = 30_000
 HEAL_RETRY_MS: Final = 3_000
-SAY_MS: Final = 60_000
-OWED_MAX: Final = 10_000
+LOG_EVERY_MS: Final = 60_000
+UNWRITTEN_MAX: Final = 10_000
 """Records that the disk has yet to take; if there are more the journal is written anew."""
 SAVED_MAX: Final = 8
 """Checksums of the file of offsets that are remembered: it, its older copy, and what a power cut
@@ -241,16 +241,16 @@ class LeaseJournal:
         self._chapters_file = Snapshot(broker.files, folder / "chapters.json", broker.safety)
         self._chapters_saved = 0
         self._fold_above = FOLD_BYTES_MIN
-        self._owed: list[Record] = []
+        self._unwritten: list[Record] = []
         self._saved: deque[int] = deque(maxlen=SAVED_MAX)
         self._retry_ms = 0
         self._heal_ms = 0
-        self._said, self._say_ms = "", 0
+        self._logged, self._log_again_ms = "", 0
         self._folding: asyncio.Task[None] | None = None
         self._healing: asyncio.Task[None] | None = None
         self._synced_bytes = 0
         self._sync: SharedSync[None] = SharedSync(self._begin_sync)
-        self.commits_count = True
+        self.commits_are_valid = True
         """What the journal says of progress holds: nobody else has worked here since."""
 
     def __repr__(self) -> str:
@@ -287,7 +287,7 @@ class LeaseJournal:
         if not ours and broker.store.undisturbed and not self.start.may_have_lost:
             self._restore_offsets(records)
             ours = True
-        self.commits_count = ours
+        self.commits_are_valid = ours
         if not ours:
             log.warning("another broker has saved the offsets since; what it saved counts")
         leases = lease_records.replay(
@@ -408,10 +408,10 @@ class LeaseJournal:
             raise DiskFull(f"{self.journal.name} cannot be written: {error}") from error
 
     def _write(self, records: Iterable[Record]) -> None:
-        payloads = [lease_records.encode(record) for record in (*self._owed, *records)]
+        payloads = [lease_records.encode(record) for record in (*self._unwritten, *records)]
         if payloads:
             self.journal.append(payloads)
-            self._owed.clear()
+            self._unwritten.clear()
 
     def will_save(self, offsets: bytes) -> None:
         """Note the checksum of the offsets file that is about to be saved.
@@ -434,10 +434,10 @@ class LeaseJournal:
             self.write(found)
         except StoreError as error:
             if not self._broker.safety.broken:
-                self._say(error)
-            self._owed += found
-            if len(self._owed) > OWED_MAX:
-                self._broke(f"{len(self._owed)} records wait to be written: {error}")
+                self._log_error(error)
+            self._unwritten += found
+            if len(self._unwritten) > UNWRITTEN_MAX:
+                self._broke(f"{len(self._unwritten)} records wait to be written: {error}")
 
     def flush(self) -> None:
         """Write the offsets that RocketMQ clients committed since the last flush.
@@ -511,7 +511,7 @@ class LeaseJournal:
     async def _heal(self) -> None:
         """Write the whole state to a new file, sync it, drop the older files.
 
-        Meanwhile nothing else is appended; records of changes wait in `_owed`.
+        Meanwhile nothing else is appended; records of changes wait in `_unwritten`.
         """
         journal, offload = self.journal, self._broker.offload
         file = None
@@ -531,7 +531,7 @@ class LeaseJournal:
             file = None
             await offload.call(journal.plan_drop())
         except OSError as error:
-            self._say(error)
+            self._log_error(error)
         else:
             self._healed()
         finally:
@@ -554,7 +554,7 @@ class LeaseJournal:
         self._healed()
 
     def _portions(self) -> Iterator[bytes]:
-        self._owed.clear()  # the state already reflects these records
+        self._unwritten.clear()  # the state already reflects these records
         records = self._all_that_stands()
         while portion := list(islice(records, FOLD_AT_ONCE)):
             yield b"".join(pack(lease_records.encode(record)) for record in portion)
@@ -577,11 +577,11 @@ class LeaseJournal:
         self._fold_above = max(FOLD_BYTES_MIN, 2 * self.journal.size)
         self._broker.safety.mended(NAME)
 
-    def _say(self, error: object) -> None:
+    def _log_error(self, error: object) -> None:
         """Log why records are not written; the same reason once a minute."""
         now_ms = self._broker.clock.monotonic_ms()
-        if str(error) != self._said or now_ms >= self._say_ms:
-            self._said, self._say_ms = str(error), now_ms + SAY_MS
+        if str(error) != self._logged or now_ms >= self._log_again_ms:
+            self._logged, self._log_again_ms = str(error), now_ms + LOG_EVERY_MS
             log.error("leases and offsets are not written yet, the broker tries again error=%s",
                       error)  # fmt: skip
 
@@ -613,14 +613,14 @@ class LeaseJournal:
         try:
             self._save_unsaved()
         except OSError as error:
-            self._say(error)
+            self._log_error(error)
         try:
             self.write(())
             self.flush()
         except StoreFailed:
             pass  # logged when the journal broke
         except StoreError as error:
-            self._say(error)
+            self._log_error(error)
         now_ms = self._broker.clock.monotonic_ms()
         if self.journal.size > self._fold_above and now_ms >= self._retry_ms:
             self.fold_soon()

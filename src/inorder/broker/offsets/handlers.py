@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.groups.relay import tell_reset
-from inorder.broker.offsets.rules import Ruling, manner_of
+from inorder.broker.offsets.rules import Ruling, kind_of
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import TopicConfig, TopicQueue
@@ -101,7 +101,7 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
     if broker.offsets.has_reset(group, topic, request.queue_id):
         return call.reply(remark="Offset has been previously reset", fields={})
     queue_id, offset = request.queue_id, request.commit_offset
-    manner = manner_of(
+    kind = kind_of(
         oneway=call.command.is_oneway,
         member=broker.members.client_id(group, call.connection) is not None,
         language=call.command.language,
@@ -111,7 +111,7 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
     def store() -> Command:
         before = broker.offsets.query(group, topic, queue_id)
         ruling = broker.offset_service.commit(
-            group, topic, queue_id, offset, call.connection, manner=manner
+            group, topic, queue_id, offset, call.connection, kind=kind
         )
         if ruling is not Ruling.TAKEN:
             return _not_taken(call.command, ruling, before)
@@ -122,7 +122,7 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
         return call.reply(fields={})
 
     ruling = broker.offset_service.commit(
-        group, topic, queue_id, offset, call.connection, manner=manner, look=True
+        group, topic, queue_id, offset, call.connection, kind=kind, judge_only=True
     )
     if ruling is not Ruling.TAKEN:
         return _not_taken(call.command, ruling, broker.offsets.query(group, topic, queue_id))

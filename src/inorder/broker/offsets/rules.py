@@ -279,8 +279,8 @@ MAP_CHARS_MAX: Final = 256 * 1024 * 1024
 """Characters of all maps together."""
 
 
-class Manner(Enum):
-    """The origin of a commit without an epoch."""
+class CommitKind(Enum):
+    """Who made a commit without an epoch, and what it asks for."""
 
     ORDINARY = auto()  # a consumer, by request or with a pull
     ONLY_UP = auto()  # a consumer that asks for no step back
@@ -291,7 +291,7 @@ class Ruling(Enum):
     """What becomes of a commit without an epoch."""
 
     TAKEN = auto()
-    SILENT = auto()  # the offset is negative
+    NO_OFFSET = auto()  # the offset is negative
     HELD = auto()  # another client owns the queue
     LOWER = auto()  # the group is already further
     BEYOND = auto()  # the queue has no such messages
@@ -304,21 +304,23 @@ class Committer(NamedTuple):
     connection: int
 
 
-def manner_of(*, oneway: bool, member: bool, language: int | None, only_up: bool = False) -> Manner:
-    """Return the origin of a commit; `member`: its connection is known in the group.
+def kind_of(
+    *, oneway: bool, member: bool, language: int | None, only_up: bool = False
+) -> CommitKind:
+    """Return the kind of a commit; `member`: its connection is known in the group.
 
     Go and C++ clients never send one-way requests, and commit before their first heartbeat.
     """
     if only_up:
-        return Manner.ONLY_UP
+        return CommitKind.ONLY_UP
     if oneway or member or language in (LanguageCode.GO, LanguageCode.CPP):
-        return Manner.ORDINARY
-    return Manner.TOOL
+        return CommitKind.ORDINARY
+    return CommitKind.TOOL
 
 
 def judge(
     offset: int, *, known: int, end: int, locked: bool, may_commit: bool, ordered: bool,
-    manner: Manner,
+    kind: CommitKind,
 ) -> Ruling:  # fmt: skip
     """Judge a commit without an epoch.
 
@@ -327,12 +329,12 @@ def judge(
     once held a queue of the topic.
     """
     if offset < 0:
-        return Ruling.SILENT
+        return Ruling.NO_OFFSET
     if offset > end:
         return Ruling.BEYOND
     if not may_commit:
         return Ruling.HELD
-    kept = locked or manner is Manner.ONLY_UP or (ordered and manner is not Manner.TOOL)
+    kept = locked or kind is CommitKind.ONLY_UP or (ordered and kind is not CommitKind.TOOL)
     lower = offset < min(known, end)  # a stored offset beyond the end may be corrected
     return Ruling.LOWER if lower and kept else Ruling.TAKEN
 
@@ -344,12 +346,12 @@ def commit(
     offset: int,
     *,
     committer: Committer,
-    manner: Manner,
+    kind: CommitKind,
     end: int,
     now_ms: int,
-    look: bool = False,
+    judge_only: bool = False,
 ) -> Ruling:
-    """Judge and store a commit without an epoch; with `look` only judge it."""
+    """Judge and store a commit without an epoch; with `judge_only` only judge it."""
     ruling = judge(
         offset,
         known=offsets.query(*key),
@@ -359,9 +361,9 @@ def commit(
             key, client_id=committer.client_id, connection=committer.connection
         ),
         ordered=locks.leases.is_ordered(key.group, key.topic),
-        manner=manner,
+        kind=kind,
     )
-    if ruling is Ruling.TAKEN and not look:
+    if ruling is Ruling.TAKEN and not judge_only:
         offsets.commit(*key, offset, now_ms)
     return ruling
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inorder.broker.leases import records as lease_records
-from inorder.broker.offsets.rules import Committed, Committer, Manner, Ruling, commit
+from inorder.broker.offsets.rules import CommitKind, Committed, Committer, Ruling, commit
 from inorder.model import GroupQueue
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ class OffsetService:
         offset: int,
         connection: ServerConnection,
         *,
-        manner: Manner,
-        look: bool = False,
+        kind: CommitKind,
+        judge_only: bool = False,
     ) -> Ruling:
-        """Store an offset if the rules allow it; with `look` only return the ruling."""
+        """Store an offset if the rules allow it; with `judge_only` only return the ruling."""
         broker = self._broker
         return commit(
             broker.offsets,
@@ -46,10 +46,10 @@ class OffsetService:
             GroupQueue(group, topic, queue_id),
             offset,
             committer=Committer(broker.members.client_id(group, connection), connection.id),
-            manner=manner,
+            kind=kind,
             end=broker.store.end_offset(topic, queue_id),
             now_ms=broker.clock.now_ms(),
-            look=look,
+            judge_only=judge_only,
         )
 
     def first_offset(self, topic: str, queue_id: int) -> int | None:

@@ -60,7 +60,7 @@ class ParkMoves:
     def __init__(self, parking: Parking, broker_name: str) -> None:
         self._parking = parking
         self._name = broker_name
-        self._said: dict[tuple[str, str], set[tuple[GroupQueue, str]]] = {}
+        self._logged: dict[tuple[str, str], set[tuple[GroupQueue, str]]] = {}
         self._crowded: set[str] = set()
 
     async def leave(self, group: str, topic: str, key_map: KeyMap, left_at: LeftAt) -> Leaving:
@@ -105,15 +105,15 @@ class ParkMoves:
                         one.tries, one.first_error, one.sharding_key, key_map.version,
                     )
                 )  # fmt: skip
-        self._say(group, topic, returning)
+        self._log_waiting(group, topic, returning)
         return result
 
-    def _say(self, group: str, topic: str, waiting: set[tuple[GroupQueue, str]]) -> None:
+    def _log_waiting(self, group: str, topic: str, waiting: set[tuple[GroupQueue, str]]) -> None:
         """Log once each key for which a resize waits for an operator."""
-        said = self._said.pop((group, topic), set())
+        logged = self._logged.pop((group, topic), set())
         if waiting:
-            self._said[group, topic] = waiting
-        for place, key in sorted(waiting - said):
+            self._logged[group, topic] = waiting
+        for place, key in sorted(waiting - logged):
             log.error(
                 "the group waits for a parked key whose newer messages would pass older ones: "
                 "redrive or drop it group=%s topic=%s queue=%d key=%s", *place, key,

@@ -209,7 +209,7 @@ class Parking:
         if lease is None and not epoch:
             return
         if lease is None or (lease.owner, lease.epoch) != (owner, epoch):
-            raise broker.lease_service.lost(place)
+            raise broker.lease_service.refusal(place)
         broker.safety.require()
         broker.lease_service.renew(place, lease, connection)
 

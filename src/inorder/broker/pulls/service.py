@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.offsets.rules import Manner
+from inorder.broker.offsets.rules import CommitKind
 from inorder.broker.pulls.checks import (
     EXPRESSION_KEPT_CHARS,
     CheckedPull,
@@ -234,7 +234,7 @@ class Pulls:
         if fields.sys_flag & PULL_COMMIT_OFFSET:
             self._broker.offset_service.commit(
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection,
-                manner=Manner.ONLY_UP if fields.only_up else Manner.ORDINARY,
+                kind=CommitKind.ONLY_UP if fields.only_up else CommitKind.ORDINARY,
             )  # fmt: skip
         result = self._read(checked, pull, fields.offset)
         if (

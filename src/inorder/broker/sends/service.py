@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 _TARGETS_MAX: Final = 200_000
-_RULED_PREFIXES: Final = (RETRY_PREFIX, PARK_PREFIX)
+_CHECKED_PREFIXES: Final = (RETRY_PREFIX, PARK_PREFIX)
 _SPECIAL_BITS: Final = 0xCC  # transactions, inner batches
 _SEPARATOR: Final = "\x02"
 _FRAME: Final = struct.Struct(">II").pack
@@ -139,7 +139,7 @@ class Sends:
         self._decode = msgspec.json.Decoder(_SendHeader, strict=False).decode
         self._decode_long = msgspec.json.Decoder(_LongSendHeader, strict=False).decode
         self._targets: dict[tuple[str, int], Target] = {}
-        self._ruled_targets: dict[tuple[str, int], Target] = {}
+        self._checked_targets: dict[tuple[str, int], Target] = {}
         self._note_sequence = broker.producers.stored
         self._body_max = broker.config.store.message_bytes_max
         self._id_prefix = broker.store_host.hex().upper().encode()
@@ -494,8 +494,8 @@ class Sends:
         """Return the cached target of a queue that the checks have admitted."""
         key = (topic, queue_id)
         # Topics with checks for every send are cached where the fast path does not look.
-        ruled = topic in NOT_SENDABLE_TOPICS or topic.startswith(_RULED_PREFIXES)
-        targets = self._ruled_targets if ruled else self._targets
+        checked = topic in NOT_SENDABLE_TOPICS or topic.startswith(_CHECKED_PREFIXES)
+        targets = self._checked_targets if checked else self._targets
         found = targets.get(key)
         if found is None:
             if len(targets) >= _TARGETS_MAX:
@@ -517,4 +517,4 @@ class Sends:
     def forget_targets(self) -> None:
         """Clear the cache: a topic, a permission or a queue count changed."""
         self._targets.clear()
-        self._ruled_targets.clear()
+        self._checked_targets.clear()

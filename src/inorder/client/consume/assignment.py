@@ -161,7 +161,7 @@ class Member:
         new = [
             one[0]
             for name, one in by_broker(queues).items()
-            if name not in self.leases.known_brokers
+            if name not in self.leases.asked_brokers
         ]
         if new:
             await asyncio.gather(*map(self._learn_broker, new))

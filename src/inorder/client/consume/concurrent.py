@@ -65,7 +65,7 @@ class TopicHandler:
     def __init__(self, registration: HandlerRegistration, workers: Workers) -> None:
         self.registration = registration
         self.workers = workers
-        self.pace = rules.Pace()
+        self.pace = rules.CallPace()
         self.runs: set[ConcurrentRun] = set()
         self._runs_max = workers.capacity
 

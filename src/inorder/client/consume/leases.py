@@ -36,7 +36,7 @@ from inorder.client.consume.rules.leases import (
     RevokeReason,
     Terms,
 )
-from inorder.client.identity import new_producer_id
+from inorder.client.identity import new_id
 from inorder.client.session import Session
 from inorder.errors import CodeNotSupported, InorderError, RequestTimeout
 from inorder.logs import get_logger
@@ -186,7 +186,7 @@ class LeaseRenewer:
         if self._member.assigned_queues.get(assigned.queue) is assigned and rules.is_leased(
             assigned.lease
         ):
-            assigned.lease.lock_lost()
+            assigned.lease.lose()
             self._drop(assigned.queue)
 
     def _drop(self, queue: TopicQueue) -> None:
@@ -256,23 +256,23 @@ class Leases:
 
     def __init__(self, session: Session, group: str, terms: Terms) -> None:
         self.terms = terms
-        self.instance = new_producer_id(session.message_ids)
+        self.instance = new_id(session.message_ids)
         self._session = session
         self._group = group
         self._brokers: dict[str, TopicQueue] = {}
         self._numbers = itertools.count(1)
-        self.known_brokers: set[str] = set()
-        """Brokers that have said whether they know leases."""
+        self.asked_brokers: set[str] = set()
+        """Brokers that have said whether they support leases."""
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """Return the brokers that have said that they know leases."""
+        """Return the brokers that support leases."""
         return tuple(self._brokers)
 
     async def known_at(self, queue: TopicQueue) -> bool:
         """Return whether a queue's broker knows leases. Raises InorderError without an answer."""
         capability = await self._session.capability(queue)
-        self.known_brokers.add(queue.broker)
+        self.asked_brokers.add(queue.broker)
         if capability < LEASES_SINCE:
             self._without(queue)
             return False
@@ -371,7 +371,7 @@ class Leases:
         """Send no lease requests to a broker until it says again that it knows leases."""
         if broker in self._brokers:
             self._without(self._brokers[broker])
-            self.known_brokers.discard(broker)
+            self.asked_brokers.discard(broker)
 
     def drop_connection(self, broker: str, reason: str) -> None:
         """Close the connection to a broker that does not answer."""

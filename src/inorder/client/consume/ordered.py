@@ -44,7 +44,7 @@ from inorder.tasks import Tasks
 
 log = get_logger(__name__)
 
-RUN_CALLS_MAX: Final = 256
+ORDERED_RUN_CALLS_MAX: Final = 256
 """The most calls of one run; its results are committed when it ends."""
 
 DeadLetters = Callable[
@@ -99,7 +99,7 @@ class OrderedRunner:
 
     def _start(self, assigned: AssignedQueue, now_ms: int) -> None:
         size = self.registration.batch
-        limit = size * RUN_CALLS_MAX if self.registration.auto_commit else size
+        limit = size * ORDERED_RUN_CALLS_MAX if self.registration.auto_commit else size
         taken = assigned.progress.take(limit, now_ms)
         assigned.enter()
         assigned.busy = True
@@ -124,7 +124,7 @@ class OrderedRunner:
             self._apply(assigned, self._after(assigned, done, Outcome.SUCCESS, None), done)
         if stopped:
             batch = assigned.progress.take(len(stopped), self._clock.monotonic_ms())
-            outcome, after_ms = self._said(run, batch)
+            outcome, after_ms = self._outcome_of(run, batch)
             steps = self._after(assigned, batch, outcome, after_ms, run.error)
             self._apply(assigned, steps, batch, run.error)
         if not assigned.progress.waiting:
@@ -141,7 +141,7 @@ class OrderedRunner:
         )
         return (done + stopped, 0) if good else (done, stopped)
 
-    def _said(self, run: Run, batch: Sequence[ReceivedMessage]) -> tuple[Outcome, int | None]:
+    def _outcome_of(self, run: Run, batch: Sequence[ReceivedMessage]) -> tuple[Outcome, int | None]:
         if isinstance(run.error, Retry):
             return Outcome.SUSPEND, run.error.after_ms
         if isinstance(run.error, Reject):

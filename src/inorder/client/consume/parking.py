@@ -38,8 +38,8 @@ from inorder.client.consume.rules.keyed import Work
 from inorder.client.consume.rules.outcomes import Outcome, Retry, retry_pause_ms
 from inorder.client.consume.rules.parking import (
     UNKNOWN,
-    Pace,
     ParkedView,
+    RedrivePace,
     error_text,
     key_to_park,
     restore,
@@ -233,10 +233,10 @@ class Parker:
             return []
         self.view(assigned).answered(answer.before, answer.version)
         self._counts.parked += sum(1 for outcome in answer.outcomes if outcome == "parked")
-        self._say(queue, answer.outcomes, answer.remark)
+        self._log_outcomes(queue, answer.outcomes, answer.remark)
         return answer.outcomes
 
-    def _say(self, queue: TopicQueue, outcomes: list[ParkOutcome], remark: str) -> None:
+    def _log_outcomes(self, queue: TopicQueue, outcomes: list[ParkOutcome], remark: str) -> None:
         if "gone" in outcomes:
             log.error("a message cannot be parked, the broker has deleted it; it blocks its key "
                       "queue=%s", queue)  # fmt: skip
@@ -287,7 +287,7 @@ class Redriver:
         self._tasks = tasks
         self._events = events
         self._active: WeakKeyDictionary[AssignedQueue, set[str]] = WeakKeyDictionary()
-        self._paces: WeakKeyDictionary[AssignedQueue, Pace] = WeakKeyDictionary()
+        self._paces: WeakKeyDictionary[AssignedQueue, RedrivePace] = WeakKeyDictionary()
         self._turns = itertools.count(1)
         self._begun: WeakKeyDictionary[AssignedQueue, dict[str, int]] = WeakKeyDictionary()
         self._reloaded_ms: WeakKeyDictionary[AssignedQueue, int] = WeakKeyDictionary()
@@ -300,7 +300,7 @@ class Redriver:
         if not wanted:
             return
         active = self._active.setdefault(assigned, set())
-        pace = self._paces.setdefault(assigned, Pace())
+        pace = self._paces.setdefault(assigned, RedrivePace())
         begun = self._begun.setdefault(assigned, {})
         wanted.sort(key=lambda one: begun.get(one.key, 0))  # a redrive that waits lets others begin
         for one in wanted[: max(0, AT_ONCE - len(active))]:
@@ -332,7 +332,9 @@ class Redriver:
             self._reloaded_ms[assigned] = now_ms
             self.parker.view(assigned).version = UNKNOWN
 
-    async def _run(self, assigned: AssignedQueue, runs: Runs, one: OwnedKey, pace: Pace) -> None:
+    async def _run(
+        self, assigned: AssignedQueue, runs: Runs, one: OwnedKey, pace: RedrivePace
+    ) -> None:
         redrive = _KeyRedrive(self, assigned, runs, one, pace)
         try:
             await redrive.run()
@@ -368,7 +370,12 @@ class _KeyRedrive:
     """The redrive of one key."""
 
     def __init__(
-        self, redriver: Redriver, assigned: AssignedQueue, runs: Runs, one: OwnedKey, pace: Pace
+        self,
+        redriver: Redriver,
+        assigned: AssignedQueue,
+        runs: Runs,
+        one: OwnedKey,
+        pace: RedrivePace,
     ) -> None:
         self._redriver = redriver
         self._parker = redriver.parker

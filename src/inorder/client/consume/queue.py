@@ -127,7 +127,7 @@ class AssignedQueue:
         """Return whether a handler may start; called in the thread of the handler."""
         if self.lease.dropped is not None or self.paused or self.unconfirmed_since_ms is not None:
             return False
-        return not self.needs_lock or self.lease.lock_valid(now_ms)
+        return not self.needs_lock or self.lease.is_trusted(now_ms)
 
     def enter(self, count: int = 1) -> None:
         """Count handlers or requests that must end before the queue is released."""

@@ -147,7 +147,7 @@ class Releaser:
             if await self._last_save(assigned):
                 return True
             now_ms = self._session.clock.monotonic_ms()
-            if assigned.needs_lock and not assigned.lease.lock_valid(now_ms):
+            if assigned.needs_lock and not assigned.lease.is_trusted(now_ms):
                 break
             if not assigned.needs_lock and backoff.attempts >= COMMIT_TRIES:
                 break

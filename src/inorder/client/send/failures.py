@@ -25,7 +25,7 @@ class Asked(Protocol):
     unheard_at: int
 
 
-class Unheard:
+class UnseenFailures:
     """Counts the failures of one producer that no caller has seen."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class SendFuture(asyncio.Future[SendReceipt]):
 
     def __init__(
         self,
-        unheard: Unheard,
+        unheard: UnseenFailures,
         message: tuple[str, str | None],
         *,
         loop: asyncio.AbstractEventLoop,

@@ -27,7 +27,7 @@ from typing import Any, Final, NoReturn
 from inorder.client.access import Access
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.client.send.batches import Batch, one_topic
-from inorder.client.send.failures import SendFuture, Unheard
+from inorder.client.send.failures import SendFuture, UnseenFailures
 from inorder.client.send.messages import compose, compose_items, words
 from inorder.client.send.queues import AfterSend, BeforeSend, Choice, Selector, Send, Waiter
 from inorder.client.send.router import SendRouter
@@ -217,7 +217,7 @@ class Producer:
         self._sent = self._failed = self._waiting = 0
         self._delays_ms = parse_delay_levels(self._config.delay_levels)
         self._room = Room(self._config.sends_waiting_max, self._config.sends_waiting_bytes_max)
-        self._unheard = Unheard()
+        self._unheard = UnseenFailures()
 
     async def start(self) -> None:
         """Prepare to send, without connecting. The first send does this, too."""

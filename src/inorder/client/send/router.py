@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 
-from inorder.client.identity import new_producer_id
+from inorder.client.identity import new_id
 from inorder.client.rules.routes import publish_queues
 from inorder.client.send.batches import Batch
 from inorder.client.send.queues import DONE, UNKNOWN, UNSENT, Send, SendQueue, Series
@@ -176,7 +176,7 @@ class SendRouter:
 
     def new_id(self) -> str:
         """Return an id that no other producer has."""
-        return new_producer_id(self.session.message_ids)
+        return new_id(self.session.message_ids)
 
     def next_incarnation(self) -> int:
         """Return a number above all that were used."""

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from inorder.client.consume.messages import receive
-from inorder.client.consume.rules.parking import MILLI, Pace, restore
+from inorder.client.consume.rules.parking import MILLI, RedrivePace, restore
 from inorder.errors import CodeNotSupported, GroupNotFound, InorderError, LeaseLost, UsageError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
@@ -62,7 +62,7 @@ _LIST_END: Final = msgspec.json.encode(["\U0010ffff", "", 0, ""]).decode()
 _NOTHING: Final = QueueParking(0, [], [])
 
 
-_paces: dict[tuple[str, TopicQueue], Pace] = {}
+_paces: dict[tuple[str, TopicQueue], RedrivePace] = {}
 
 
 class Parker:
@@ -222,7 +222,7 @@ class Parker:
 
 def paced(group: str, queue: TopicQueue, rate: int, until_s: float) -> Callable[[], bool]:
     """Return a function that waits before a message of a redrive; False: no time is left."""
-    pace = _paces.setdefault((group, queue), Pace())
+    pace = _paces.setdefault((group, queue), RedrivePace())
 
     def wait() -> bool:
         if rate <= 0:

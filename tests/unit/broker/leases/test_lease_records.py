@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from inorder.broker.leases import records as lease_records
-from inorder.broker.leases.rules import Owner, Past, Terms
+from inorder.broker.leases.rules import Owner, PastLease, Terms
 from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable, cut_map
 from inorder.errors import RemoteProtocolError
 from inorder.model import GroupQueue
@@ -21,7 +21,7 @@ COMMIT = lease_records.Commit(*KEY, 100, 4096, 7, 3, "100:2c")
 
 def replayed(
     *records: lease_records.Record,
-) -> tuple[dict[GroupQueue, Past], OffsetTable, CommitTable]:
+) -> tuple[dict[GroupQueue, PastLease], OffsetTable, CommitTable]:
     offsets, commits = OffsetTable(now_ms=0), CommitTable()
     return lease_records.replay(records, offsets, commits, now_ms=0), offsets, commits
 
@@ -64,13 +64,13 @@ def test_how_much_of_the_log_is_spoken_of() -> None:
 def test_the_last_word_on_a_queue_counts() -> None:
     """A lease that was given back is known as such, one that was granted again stands."""
     leases, _, _ = replayed(GRANTED, lease_records.freed(KEY, NAME))
-    assert leases == {KEY: Past(ANNE, 7, TERMS, released=True)}
+    assert leases == {KEY: PastLease(ANNE, 7, TERMS, released=True)}
     leases, _, _ = replayed(
         GRANTED,
         lease_records.freed(KEY, NAME),
         lease_records.granted(KEY, NAME, Owner("bob", "i2"), 8, TERMS),
     )
-    assert leases == {KEY: Past(Owner("bob", "i2"), 8, TERMS, released=False)}
+    assert leases == {KEY: PastLease(Owner("bob", "i2"), 8, TERMS, released=False)}
 
 
 def test_progress_and_maps_come_back() -> None:

@@ -12,7 +12,7 @@ from inorder.broker.leases.rules import (
     Decision,
     LeaseTable,
     Owner,
-    Past,
+    PastLease,
     Terms,
     Verdict,
     deadline_after_start,
@@ -196,7 +196,7 @@ def test_a_connection_that_we_do_not_read_keeps_its_leases() -> None:
     """A10: renewals may wait in a connection whose reading we paused ourselves."""
     table = LeaseTable()
     take(table, ANNE, 0, connection=7)
-    assert table.expire(6000, spared={7}) == []
+    assert table.expire(6000, unread={7}) == []
     assert table.next_deadline_ms() == 6010
     assert table.expire(6010) == [KEY]
 
@@ -217,7 +217,7 @@ def test_an_operator_takes_a_queue_away() -> None:
 def restored(before: LeaseTable, now_ms: int, *, same_boot: bool = True) -> LeaseTable:
     after = LeaseTable(start_number=4)
     leases = [(key, before.get(key)) for key in before.keys()]  # noqa: SIM118 - no mapping
-    known = [(k, Past(one.owner, one.epoch, one.terms, False)) for k, one in leases if one]
+    known = [(k, PastLease(one.owner, one.epoch, one.terms, False)) for k, one in leases if one]
     after.restore(known, now_ms, same_boot=same_boot)
     return after
 
@@ -271,7 +271,7 @@ def test_what_is_remembered_of_the_past_is_bounded() -> None:
     table = LeaseTable()
     for index in range(PAST_MAX + 1):
         key = GroupQueue("billing", "orders", index)
-        table._remember(key, Past(ANNE, index, TERMS, released=False))
+        table._remember(key, PastLease(ANNE, index, TERMS, released=False))
     assert table.past(KEY) is None
     assert table.past(OTHER) is not None
 

@@ -8,13 +8,13 @@ import pytest
 
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.offsets.rules import (
+    CommitKind,
     Committer,
-    Manner,
     OffsetTable,
     Ruling,
     commit,
     judge,
-    manner_of,
+    kind_of,
 )
 from inorder.model import GroupQueue
 from inorder.wire.codes import LanguageCode
@@ -43,7 +43,7 @@ class Table:
         self.locks.leases.expire(at_ms)
         commit(
             self.offsets, self.locks, QUEUE, offset, committer=Committer(client, connection),
-            manner=Manner.ONLY_UP if only_up else Manner.ORDINARY, end=1000, now_ms=at_ms,
+            kind=CommitKind.ONLY_UP if only_up else CommitKind.ORDINARY, end=1000, now_ms=at_ms,
         )  # fmt: skip
         return self.offsets.query("g", "orders", 1)
 
@@ -96,20 +96,20 @@ def test_an_expired_lock_protects_nothing(at_ms: int) -> None:
 @pytest.mark.parametrize(
     ("offset", "facts", "ruling"),
     [
-        (-1, {}, Ruling.SILENT),
-        (-1, {"may_commit": False}, Ruling.SILENT),
+        (-1, {}, Ruling.NO_OFFSET),
+        (-1, {"may_commit": False}, Ruling.NO_OFFSET),
         (21, {}, Ruling.BEYOND),
-        (21, {"manner": Manner.TOOL}, Ruling.BEYOND),
+        (21, {"kind": CommitKind.TOOL}, Ruling.BEYOND),
         (20, {}, Ruling.TAKEN),
         (12, {}, Ruling.TAKEN),
         (12, {"locked": True}, Ruling.TAKEN),
         (12, {"locked": True, "may_commit": False}, Ruling.HELD),
         (9, {}, Ruling.TAKEN),
         (9, {"ordered": True}, Ruling.LOWER),
-        (9, {"ordered": True, "manner": Manner.TOOL}, Ruling.TAKEN),
-        (9, {"ordered": True, "manner": Manner.TOOL, "locked": True}, Ruling.LOWER),
-        (9, {"manner": Manner.ONLY_UP}, Ruling.LOWER),
-        (9, {"manner": Manner.TOOL}, Ruling.TAKEN),
+        (9, {"ordered": True, "kind": CommitKind.TOOL}, Ruling.TAKEN),
+        (9, {"ordered": True, "kind": CommitKind.TOOL, "locked": True}, Ruling.LOWER),
+        (9, {"kind": CommitKind.ONLY_UP}, Ruling.LOWER),
+        (9, {"kind": CommitKind.TOOL}, Ruling.TAKEN),
         (9, {"locked": True}, Ruling.LOWER),
         (9, {"locked": True, "may_commit": False}, Ruling.HELD),
         (10, {"ordered": True}, Ruling.TAKEN),
@@ -121,25 +121,25 @@ def test_an_expired_lock_protects_nothing(at_ms: int) -> None:
 def test_a16_what_becomes_of_an_offset(offset: int, facts: dict[str, Any], ruling: Ruling) -> None:
     """The group is at 10 of 20 messages; what is not said is a consumer's, in a group unordered."""
     usual = {"known": 10, "end": 20, "locked": False, "may_commit": True, "ordered": False,
-             "manner": Manner.ORDINARY}  # fmt: skip
+             "kind": CommitKind.ORDINARY}  # fmt: skip
     assert judge(offset, **{**usual, **facts}) is ruling
 
 
 @pytest.mark.parametrize(
-    ("oneway", "member", "language", "manner"),
+    ("oneway", "member", "language", "kind"),
     [
-        (True, True, LanguageCode.JAVA, Manner.ORDINARY),
-        (True, False, LanguageCode.JAVA, Manner.ORDINARY),
-        (False, True, LanguageCode.JAVA, Manner.ORDINARY),
-        (False, False, LanguageCode.JAVA, Manner.TOOL),
-        (False, False, LanguageCode.PYTHON, Manner.TOOL),
-        (False, False, LanguageCode.GO, Manner.ORDINARY),
-        (False, False, LanguageCode.CPP, Manner.ORDINARY),
-        (True, False, LanguageCode.GO, Manner.ORDINARY),
+        (True, True, LanguageCode.JAVA, CommitKind.ORDINARY),
+        (True, False, LanguageCode.JAVA, CommitKind.ORDINARY),
+        (False, True, LanguageCode.JAVA, CommitKind.ORDINARY),
+        (False, False, LanguageCode.JAVA, CommitKind.TOOL),
+        (False, False, LanguageCode.PYTHON, CommitKind.TOOL),
+        (False, False, LanguageCode.GO, CommitKind.ORDINARY),
+        (False, False, LanguageCode.CPP, CommitKind.ORDINARY),
+        (True, False, LanguageCode.GO, CommitKind.ORDINARY),
     ],
 )
-def test_a16_what_a_tool_is(oneway: bool, member: bool, language: int, manner: Manner) -> None:
+def test_a16_what_a_tool_is(oneway: bool, member: bool, language: int, kind: CommitKind) -> None:
     """A request that waits for an answer, of no member, in a language that knows one-way ones."""
-    assert manner_of(oneway=oneway, member=member, language=language) is manner
-    only_up = manner_of(oneway=oneway, member=member, language=language, only_up=True)
-    assert only_up is Manner.ONLY_UP
+    assert kind_of(oneway=oneway, member=member, language=language) is kind
+    only_up = kind_of(oneway=oneway, member=member, language=language, only_up=True)
+    assert only_up is CommitKind.ONLY_UP

@@ -25,7 +25,7 @@ def pause(assigned: AssignedQueue) -> None:
         (lambda assigned: None, 30_000, True, True),
         (lambda assigned: None, 30_001, False, True),
         (lambda assigned: assigned.lease.drop(RevokeReason.MOVED), 0, False, False),
-        (lambda assigned: assigned.lease.lock_lost(), 0, False, False),
+        (lambda assigned: assigned.lease.lose(), 0, False, False),
         (pause, 0, False, False),
     ],
 )

@@ -15,10 +15,10 @@ from inorder.client.consume.rules.outcomes import (
     CALLS_SEEN_MIN,
     RUN_ENDS_MS,
     STOP_SEND_BACK_MS,
+    CallPace,
     DeadLetter,
     Failure,
     Outcome,
-    Pace,
 )
 from inorder.client.consume.rules.queue import Limits
 from inorder.client.consume.workers import Counts, Run, end
@@ -120,7 +120,7 @@ def test_what_a_run_did_not_come_to_is_handled_without_a_further_message(
     async def story() -> None:
         stage = Stage(workers=2)
         clock, workers = stage.clock, stage.workers
-        stage.handler.pace = Pace(calls=CALLS_SEEN_MIN)  # short ones: several in a run
+        stage.handler.pace = CallPace(calls=CALLS_SEEN_MIN)  # short ones: several in a run
         runner, assigned = stage.runner, stage.assigned
         runner.pump(assigned)
         (run,) = workers.runs

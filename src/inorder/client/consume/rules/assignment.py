@@ -368,7 +368,7 @@ def apply_renewal(
             if not lease.renewed(sent_ms, now_ms):
                 lost.append(queue)
         elif lease.lock_sent_ms <= sent_ms:  # else the lock is newer than the request
-            lease.lock_lost()
+            lease.lose()
             lost.append(queue)
     return tuple(lost)
 

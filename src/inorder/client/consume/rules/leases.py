@@ -169,12 +169,12 @@ class LeaseState:
             return Phase.LIVE
         return Phase.LEAVING if self.running else Phase.IDLE
 
-    def lock_valid(self, now_ms: int) -> bool:
-        """Return whether the lock is trusted: handlers may start and commit."""
+    def is_trusted(self, now_ms: int) -> bool:
+        """Return whether the lease or lock is trusted: handlers may start and commit."""
         return self.locked and now_ms - self.lock_sent_ms <= self._trusted_ms
 
     def renewed(self, sent_ms: int, now_ms: int) -> bool:
-        """Note that the broker granted the lock again; return whether the queue continues.
+        """Note that the broker renewed the lease or lock; return whether the queue continues.
 
         If the answer comes after the trust in a RocketMQ lock has ended, another consumer may have
         had the queue meanwhile: the queue is dropped and begun again (O25). A lease continues,
@@ -188,7 +188,7 @@ class LeaseState:
             self.drop(RevokeReason.LOCK_EXPIRED)
         return not lapsed
 
-    def lock_lost(self) -> None:
+    def lose(self) -> None:
         """Note that the broker gave the queue to another owner, or raised the epoch."""
         self.locked = False
         self.drop(RevokeReason.LOCK_LOST)
@@ -198,14 +198,14 @@ class LeaseState:
         self.kept_epoch = epoch
         self.lock_sent_ms = max(self.lock_sent_ms, sent_ms)
 
-    def check_lock(self, now_ms: int) -> bool:
-        """Return whether the lock is trusted; drop the queue if a RocketMQ lock is not.
+    def check_trust(self, now_ms: int) -> bool:
+        """Return whether the lease or lock is trusted; drop the queue if a RocketMQ lock is not.
 
         The broker may still hold the lock for this consumer. So it is renewed while a handler runs,
         to keep other owners away, and unlocked at the end. An unconfirmed lease is not dropped: it
         waits for the broker's answer.
         """
-        if self.lock_valid(now_ms):
+        if self.is_trusted(now_ms):
             return True
         if not self.epoch:
             self.drop(RevokeReason.LOCK_EXPIRED)
@@ -233,7 +233,7 @@ class LeaseState:
         """Return whether a result may be committed now; under a lease the broker decides."""
         if self.dropped is not None and not self.dropped.may_commit:
             return False
-        return not needs_lock or self.epoch > 0 or self.lock_valid(now_ms)
+        return not needs_lock or self.epoch > 0 or self.is_trusted(now_ms)
 
     def is_waited_for(self, *, ordered: bool) -> bool:
         """Return whether the release of the queue waits for its handlers."""
@@ -390,7 +390,7 @@ def apply_renewal(
                 revived.append(queue)
             granted.append((queue, found))
         elif lease.phase in (Phase.LIVE, Phase.LEAVING):  # else the answer to its release says so
-            lease.lock_lost()
+            lease.lose()
             lost.append(queue)
             if found is not None and lease.phase is Phase.LEAVING:
                 lease.kept(found.epoch, sent_ms)
@@ -399,9 +399,9 @@ def apply_renewal(
 
 def confirm(lease: LeaseState, sent_ms: int, now_ms: int) -> bool:
     """Note an answered request under the epoch; return whether the lease was unconfirmed before."""
-    unconfirmed = not lease.lock_valid(now_ms)
+    unconfirmed = not lease.is_trusted(now_ms)
     lease.renewed(sent_ms, now_ms)
-    return unconfirmed and lease.lock_valid(now_ms)
+    return unconfirmed and lease.is_trusted(now_ms)
 
 
 def next_check_ms(owned: Mapping[TopicQueue, LeaseState], *, now_ms: int, renew_ms: int) -> int:

@@ -288,7 +288,7 @@ def before_batch(
     """
     if lease.dropped is not None:
         return Stop(lease.dropped.value)
-    if needs_lock and not lease.check_lock(now_ms):
+    if needs_lock and not lease.check_trust(now_ms):
         return HOLD if lease.epoch else Stop(RevokeReason.LOCK_EXPIRED.value)
     if now_ms - began_ms > run_max_ms:
         return SuspendFor(YIELD_MS)
@@ -316,7 +316,7 @@ def after_batch(
     """
     if not lease.may_commit(now_ms, needs_lock=needs_lock):
         if lease.dropped is None:
-            lease.check_lock(now_ms)
+            lease.check_trust(now_ms)
         assert lease.dropped is not None
         return (Stop(f"a result is not committed: {lease.dropped.value}"),)
     pause = SuspendFor(retry_pause_ms(suspend_ms, default_suspend_ms))
@@ -363,7 +363,7 @@ def after_ordered_send_back(
     """
     if not lease.may_commit(now_ms, needs_lock=needs_lock):
         if lease.dropped is None:
-            lease.check_lock(now_ms)
+            lease.check_trust(now_ms)
         assert lease.dropped is not None
         return (Stop(f"a result is not committed: {lease.dropped.value}"),)
     rest = [message for message in batch if message.offset not in sent]
@@ -430,7 +430,7 @@ def runs(
     return [cut[start : start + calls] for start in range(0, len(cut), calls)]
 
 
-class Pace:
+class CallPace:
     """The average duration of a handler's calls; older calls count less."""
 
     __slots__ = ("_calls", "_spent_ms")
@@ -460,7 +460,7 @@ class Pace:
         return span_us * self._calls // (1000 * self._spent_ms)
 
 
-def calls_of_run(pace: Pace, *, waiting: int, workers: int) -> int:
+def calls_of_run(pace: CallPace, *, waiting: int, workers: int) -> int:
     """Return how many calls one run has.
 
     Waking a thread costs more than a short handler, so a run has several short calls. It lasts no
@@ -471,7 +471,7 @@ def calls_of_run(pace: Pace, *, waiting: int, workers: int) -> int:
     return max(1, min(pace.calls_in(RUN_US), max(cheap, waiting // max(1, workers)), RUN_CALLS_MAX))
 
 
-def runs_in_hand(pace: Pace, *, capacity: int) -> int:
+def runs_in_hand(pace: CallPace, *, capacity: int) -> int:
     """Return how many runs the workers hold, waiting ones included.
 
     A free worker takes the next run, so no run waits while a worker is idle. The shorter the runs,

@@ -92,7 +92,7 @@ class ParkedView:
             self._over[key] = redrive
 
 
-class Pace:
+class RedrivePace:
     """A rate limit in messages per 1,000 s, spread evenly."""
 
     def __init__(self) -> None:

@@ -113,7 +113,7 @@ def before_pull(
     full = progress.flow_control(limits, ordered=ordered, ahead_max=ahead_max)
     if full is not None:
         return PullLater(FLOW_CONTROL_MS, full.value)
-    if needs_lock and not lease.epoch and not lease.check_lock(now_ms):
+    if needs_lock and not lease.epoch and not lease.check_trust(now_ms):
         return FORGET
     return PullNow(progress.pulled_to)
 

@@ -9,9 +9,9 @@ from inorder.client.consume.rules.outcomes import (
     CALLS_KEPT_MAX,
     EXPIRED_SCAN_MS,
     LOCAL_RETRY_MS,
+    CallPace,
     Concluded,
     Handled,
-    Pace,
     after_concurrent_send_back,
     batches,
     calls_of_run,
@@ -201,7 +201,7 @@ def test_short_handlers_are_called_several_times_by_one_worker(
     calls: int, spent_ms: int, waiting: int, expected: int
 ) -> None:
     """As many as take 1 ms, and less if another worker would have nothing to do."""
-    assert calls_of_run(Pace(calls, spent_ms), waiting=waiting, workers=40) == expected
+    assert calls_of_run(CallPace(calls, spent_ms), waiting=waiting, workers=40) == expected
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def test_short_handlers_are_called_several_times_by_one_worker(
 )
 def test_workers_have_something_to_do_for_10_ms(calls: int, spent_ms: int, expected: int) -> None:
     """Short runs wait there in greater numbers, four times as many as usual at most."""
-    assert runs_in_hand(Pace(calls, spent_ms), capacity=40) == expected
+    assert runs_in_hand(CallPace(calls, spent_ms), capacity=40) == expected
 
 
 def test_what_was_long_ago_counts_less() -> None:
     """A handler that has become slow is known to be slow before as many slow calls were made."""
-    pace = Pace()
+    pace = CallPace()
     for _ in range(100):
         pace.note(1000, 0)
     assert calls_of_run(pace, waiting=100_000, workers=40) == 64

@@ -57,7 +57,7 @@ def test_a10_a_handler_starts_within_the_grace_of_the_last_request(
 ) -> None:
     """Counted from its sending; times are cut to milliseconds, so 999 is the last that is sure."""
     lease = leased(sent_ms=400)
-    assert lease.lock_valid(400 + age_ms) is valid
+    assert lease.is_trusted(400 + age_ms) is valid
     before = outcomes.before_batch(lease, now_ms=400 + age_ms, began_ms=400, needs_lock=True)
     assert before == (outcomes.RUN if valid else outcomes.HOLD)
 
@@ -65,7 +65,7 @@ def test_a10_a_handler_starts_within_the_grace_of_the_last_request(
 def test_an_unconfirmed_lease_is_not_dropped() -> None:
     """It waits: the epoch tells whether another consumer had the queue. Pulls go on."""
     lease = leased()
-    assert not lease.check_lock(60_000)
+    assert not lease.check_trust(60_000)
     assert lease.dropped is None
     step = before_pull(
         QueueProgress(0), lease, limits=Limits(), now_ms=60_000, ordered=True, needs_lock=True
@@ -81,7 +81,7 @@ def test_the_same_epoch_confirms_the_lease_however_late() -> None:
     )
     assert renewed.revived == (Q0,)
     assert renewed.lost == ()
-    assert owned[Q0].lock_valid(60_010)
+    assert owned[Q0].is_trusted(60_010)
     assert owned[Q0].dropped is None
 
 
@@ -89,7 +89,7 @@ def test_an_answer_counts_from_when_its_request_was_sent() -> None:
     """A10: an answer that took 2 s to come says nothing about now."""
     lease = leased()
     assert not leases.confirm(lease, 1500, 3500)
-    assert not lease.lock_valid(3500)
+    assert not lease.is_trusted(3500)
     assert lease.lock_sent_ms == 1500
 
 
@@ -151,7 +151,7 @@ def test_o12_under_a_lease_the_broker_decides_what_counts() -> None:
     assert lease.may_commit(60_000, needs_lock=True)
     lease.drop(RevokeReason.MOVED)
     assert lease.may_commit(60_000, needs_lock=True)
-    lease.lock_lost()
+    lease.lose()
     assert not lease.may_commit(60_000, needs_lock=True)
 
 

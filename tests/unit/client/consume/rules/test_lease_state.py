@@ -19,7 +19,7 @@ from tests.unit.client.consume.consuming import QUEUE, locked
 def test_a_lock_is_trusted_for_30_s_from_the_request(age_ms: int, valid: bool) -> None:
     """The broker keeps it for 60 s; we trust half of that, from the moment we asked."""
     lease = LeaseState(QUEUE, now_ms=5000, lock_sent_ms=1000)
-    assert lease.lock_valid(1000 + age_ms) is valid
+    assert lease.is_trusted(1000 + age_ms) is valid
     assert (LOCK_TRUSTED_MS, LOCK_RENEW_MS) == (30_000, 20_000)
 
 
@@ -29,21 +29,21 @@ def test_a_renewal_counts_from_when_it_was_sent() -> None:
     assert lease.renewed(20_000, 21_000)
     assert lease.renewed(10_000, 21_001)
     assert lease.lock_sent_ms == 20_000
-    assert lease.lock_valid(50_000)
-    assert not lease.lock_valid(50_001)
+    assert lease.is_trusted(50_000)
+    assert not lease.is_trusted(50_001)
 
 
 def test_a_queue_without_a_lock_is_never_valid_under_one() -> None:
     """A concurrent queue has none, and a renewal does not make one."""
     lease = LeaseState(QUEUE, now_ms=0)
     assert not lease.renewed(0, 0)
-    assert not lease.lock_valid(0)
+    assert not lease.is_trusted(0)
 
 
 def test_a_lost_lock_ends_the_ownership() -> None:
     """O25: who gets it back begins anew; a renewal that comes later does not revive it."""
     lease = locked(0)
-    lease.lock_lost()
+    lease.lose()
     assert not lease.renewed(1000, 1000)
     assert (lease.dropped, lease.locked) == (RevokeReason.LOCK_LOST, False)
     assert not lease.may_commit(1000, needs_lock=True)
@@ -52,8 +52,8 @@ def test_a_lost_lock_ends_the_ownership() -> None:
 def test_an_expired_lock_ends_the_ownership() -> None:
     """It is noticed when the next handler or pull would start; a renewal does not revive it."""
     lease = locked(0)
-    assert lease.check_lock(30_000)
-    assert not lease.check_lock(30_001)
+    assert lease.check_trust(30_000)
+    assert not lease.check_trust(30_001)
     lease.renewed(30_002, 30_003)
     assert lease.dropped is RevokeReason.LOCK_EXPIRED
     assert not lease.may_commit(30_003, needs_lock=True)

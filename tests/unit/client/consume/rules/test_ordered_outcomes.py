@@ -330,7 +330,7 @@ def test_a_failure_after_a_clean_drop_is_left_to_the_next_owner() -> None:
 @pytest.mark.parametrize(
     "lose",
     [
-        lambda lease: lease.lock_lost(),
+        lambda lease: lease.lose(),
         lambda lease: lease.drop(RevokeReason.RESET),
         lambda lease: lease.drop(RevokeReason.OFFSET_ILLEGAL),
         lambda lease: None,  # it just grows old: 30 s without a renewal

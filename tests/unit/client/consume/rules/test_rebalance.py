@@ -185,9 +185,9 @@ def test_what_is_left_to_do_depends_on_why_it_was_dropped(
     """No commit against a correction or without a trusted lock, no unlock of a lost queue."""
     lease = owned(Q0)[Q0]
     if reason is RevokeReason.LOCK_LOST:
-        lease.lock_lost()
+        lease.lose()
     elif reason is RevokeReason.LOCK_EXPIRED:
-        assert not lease.check_lock(30_001)
+        assert not lease.check_trust(30_001)
     else:
         lease.drop(reason)
     assert release_steps(lease, commit=True) == steps
@@ -209,7 +209,7 @@ def test_a_live_queue_has_no_release() -> None:
 def test_renewals_are_batched_by_broker() -> None:
     """One request per broker; queues whose lock is lost, or that are gone, are left out."""
     queues = owned(Q2, Q0, B0, Q1, Q3)
-    queues[Q1].lock_lost()
+    queues[Q1].lose()
     queues[Q3].drop(RevokeReason.MOVED)
     queues[Q3].released()
     assert to_renew(queues) == {"broker-a": (Q0, Q2), "broker-b": (B0,)}
@@ -259,7 +259,7 @@ def test_an_expired_lock_is_kept_if_possible_while_the_handler_runs() -> None:
     """O7: its result does not count, but nobody should begin beside it before it ends."""
     queues = owned(Q0)
     queues[Q0].enter()
-    assert not queues[Q0].check_lock(30_001)
+    assert not queues[Q0].check_trust(30_001)
     assert to_renew(queues) == {"broker-a": (Q0,)}
     apply_renewal(queues, [Q0], {Q0}, sent_ms=30_002, now_ms=30_003)
     assert not queues[Q0].may_commit(30_003, needs_lock=True)

@@ -13,7 +13,7 @@ from inorder.broker.parking.records import Installed, Moved, Parked, Redriving, 
 from inorder.broker.parking.records import Redriven as RedrivenNote
 from inorder.broker.parking.rules import ParkingTable
 from inorder.client.consume.parking import Redriver, _KeyRedrive
-from inorder.client.consume.rules.parking import UNKNOWN, Pace, ParkedView
+from inorder.client.consume.rules.parking import UNKNOWN, ParkedView, RedrivePace
 from inorder.model import GroupQueue, TopicQueue
 from inorder.wire.requests.parking import (
     OwnedKey,
@@ -105,7 +105,7 @@ class Lists:
         )  # fmt: skip
         runs: Any = SimpleNamespace(run_apart=handle)
         (one,) = self.view.wanted(())
-        return _KeyRedrive(redriver, assigned, runs, one, Pace())
+        return _KeyRedrive(redriver, assigned, runs, one, RedrivePace())
 
 
 @pytest.fixture
