@@ -236,7 +236,7 @@ class LeaseTable:
         self.ordered_max = ordered_max
         self.closed_until_ms = 0
         """Until this time the table renews leases but grants none: after a power cut it does not
-        know which leases are still believed."""
+        know which leases their owners still trust."""
         self._next_epoch = (start_number << COUNTER_BITS) + 1
         self._groups: dict[str, dict[GroupQueue, Lease]] = {}
         self._past: dict[GroupQueue, PastLease] = {}

@@ -288,7 +288,7 @@ class Member:
             assigned.limits = limits
 
     def _make_keys(self, topic: str) -> KeyOrder | None:
-        """Return the order of keys; None unless the topic is handled with order="key"."""
+        """Return the key order; None unless the topic is handled with order="key"."""
         registration = self._registrations.get(topic)
         if registration is None or registration.key_of is None:
             return None

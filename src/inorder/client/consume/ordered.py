@@ -446,7 +446,7 @@ class KeyedRunner:
         return False
 
     async def _park(self, assigned: AssignedQueue, work: Work, error: BaseException | None) -> None:
-        """Park the first message of a work, or delay its key if that is impossible.
+        """Park the first message of a `Work`, or delay its key if that is impossible.
 
         The later messages of the key join it.
         """
@@ -467,7 +467,7 @@ class KeyedRunner:
         assigned.progress.again(work, now_ms + pause_ms, tried)
 
     async def _send_back(self, assigned: AssignedQueue, work: Work, failure: Failure) -> None:
-        """Dead-letter the first message of a work; its key continues after it."""
+        """Dead-letter the first message of a `Work`; its key continues after it."""
         first = work.messages[:1]
         sent: set[int] = set()
         try:

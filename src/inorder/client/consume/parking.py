@@ -164,7 +164,7 @@ class Parker:
     async def park_first(
         self, assigned: AssignedQueue, work: Work, error: BaseException | None
     ) -> str:
-        """Park the first message of a work; return the broker's outcome.
+        """Park the first message of a `Work`; return the broker's outcome.
 
         The outcome is empty if the message cannot be parked, or if the queue was given up before
         the broker answered.

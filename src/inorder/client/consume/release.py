@@ -77,14 +77,14 @@ class Releaser:
         begins before its end.
         """
         lease, queue = assigned.lease, assigned.queue
-        if not lease.locked and not lease.kept_epoch:
+        if not lease.locked and not lease.reserved_epoch:
             return  # lost: the broker has given it to another owner
         commit = await self._final(assigned) if lease.locked else None
         backoff = Backoff(self._session.config.retry_first_ms, self._session.config.retry_max_ms)
         began_ms = self._session.clock.monotonic_ms()
         while True:
             try:
-                await self._leases.release(queue, lease.kept_epoch or lease.epoch, commit)
+                await self._leases.release(queue, lease.reserved_epoch or lease.epoch, commit)
                 return
             except LeaseLost as error:
                 if commit is not None:

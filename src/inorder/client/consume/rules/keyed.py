@@ -106,7 +106,7 @@ class KeyOrder:
         return Work(name, messages, key, parked)
 
     def done(self, work: Work, count: int | None = None) -> None:
-        """Finish the first `count` messages of a work (default: all)."""
+        """Finish the first `count` messages of a `Work` (default: all)."""
         backlog = self._stop(work)
         backlog.maybe_parked = False
         for message in work.messages[:count]:
@@ -122,7 +122,7 @@ class KeyOrder:
         *,
         maybe_parked: bool = False,
     ) -> None:
-        """Take a work back: its key waits until `at_ms` and then begins with the same message.
+        """Take a `Work` back: its key waits until `at_ms` and then begins with the same message.
 
         `messages` are copies of the work's messages with another number of redeliveries. With
         `maybe_parked` the broker may have parked them already. They stay away from the handler

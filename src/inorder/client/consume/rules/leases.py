@@ -124,8 +124,17 @@ class LeaseState:
     """The ownership of one queue, from its grant to its release."""
 
     __slots__ = (
-        "_gone", "_lease_ms", "_trusted_ms", "dropped", "epoch", "kept_epoch", "lock_sent_ms",
-        "locked", "pulled_at_ms", "queue", "running",
+        "_gone",
+        "_lease_ms",
+        "_trusted_ms",
+        "dropped",
+        "epoch",
+        "lock_sent_ms",
+        "locked",
+        "pulled_at_ms",
+        "queue",
+        "reserved_epoch",
+        "running",
     )  # fmt: skip
 
     def __init__(
@@ -144,7 +153,7 @@ class LeaseState:
         assert (epoch > 0) == (terms is not None), "a lease has an epoch and terms"
         self.queue = queue
         self.epoch = epoch
-        self.kept_epoch = 0
+        self.reserved_epoch = 0
         """The epoch after an offset reset: this consumer still owns the queue, to give it back."""
         self._lease_ms = 0 if terms is None else terms.lease_ms
         # The difference of two truncated times may be 1 ms below the true one.
@@ -193,9 +202,9 @@ class LeaseState:
         self.locked = False
         self.drop(RevokeReason.LOCK_LOST)
 
-    def kept(self, epoch: int, sent_ms: int) -> None:
+    def reserve(self, epoch: int, sent_ms: int) -> None:
         """Note the epoch under which a reset queue stays reserved while its handlers run."""
-        self.kept_epoch = epoch
+        self.reserved_epoch = epoch
         self.lock_sent_ms = max(self.lock_sent_ms, sent_ms)
 
     def check_trust(self, now_ms: int) -> bool:
@@ -325,7 +334,7 @@ def renewal_wishes(
     """
     return _parts(
         [
-            QueueWish(queue.topic, queue.index, lease.kept_epoch or lease.epoch)
+            QueueWish(queue.topic, queue.index, lease.reserved_epoch or lease.epoch)
             for queue, lease in sorted(owned.items())
             if queue.broker == broker and (is_leased(lease) or _is_reserved(lease))
         ]
@@ -378,12 +387,12 @@ def apply_renewal(
     for wish in asked:
         queue = TopicQueue(wish.topic, broker, wish.queue_id)
         lease = owned.get(queue)
-        if lease is None or wish.epoch not in (lease.epoch, lease.kept_epoch):
+        if lease is None or wish.epoch not in (lease.epoch, lease.reserved_epoch):
             continue  # the queue was released and granted again meanwhile
         found = by_queue.get((wish.topic, wish.queue_id))
         if not lease.locked:
             if found is not None and lease.phase is Phase.LEAVING:
-                lease.kept(found.epoch, sent_ms)
+                lease.reserve(found.epoch, sent_ms)
             continue
         if found is not None and found.epoch == wish.epoch:
             if confirm(lease, sent_ms, now_ms):
@@ -393,7 +402,7 @@ def apply_renewal(
             lease.lose()
             lost.append(queue)
             if found is not None and lease.phase is Phase.LEAVING:
-                lease.kept(found.epoch, sent_ms)
+                lease.reserve(found.epoch, sent_ms)
     return Renewed(tuple(lost), tuple(revived), tuple(granted))
 
 

@@ -108,7 +108,7 @@ class QueueProgress:
         self._waiting: deque[ReceivedMessage] = deque()
         self._taken: dict[int, ReceivedMessage] = {}
         self._started: dict[int, int] = {}  # offset -> when its handler was called
-        self._ordered_to = offset  # every message below was put into the order of keys
+        self._ordered_to = offset  # every message below was put into the key order
         self._known = FinishedMap(offset) if finished is None else finished  # and parked ones
         self._known_end = self._known.end
         self._number = 0  # of the last commit
@@ -293,7 +293,7 @@ class QueueProgress:
         return self.keys.take(now_ms, batch=batch)
 
     def done(self, work: Work, now_ms: int, count: int | None = None) -> None:
-        """Finish the first `count` messages of a work (default: all)."""
+        """Finish the first `count` messages of a `Work` (default: all)."""
         assert self.keys is not None
         self.keys.done(work, count)
         self.remove(work.messages[:count], now_ms)
@@ -306,13 +306,13 @@ class QueueProgress:
         *,
         maybe_parked: bool = False,
     ) -> None:
-        """Take a work back until `at_ms`; see `KeyOrder.again`."""
+        """Take a `Work` back until `at_ms`; see `KeyOrder.again`."""
         assert self.keys is not None
         self.replace_taken(messages)
         self.keys.again(work, at_ms, messages, maybe_parked=maybe_parked)
 
     def _order_waiting(self, keys: KeyOrder, now_ms: int) -> None:
-        """Put the waiting messages into the order of keys, as far as a finished map spans."""
+        """Put the waiting messages into the key order, as far as a finished map spans."""
         end = self.lowest + SPAN_MAX
         count = len(self._waiting)
         if self._waiting[-1].offset >= end:

@@ -114,7 +114,7 @@ def test_a11_a_queue_whose_offset_was_set_is_kept_while_its_handlers_run() -> No
     (wishes,) = leases.renewal_wishes(owned, "broker-a")
     leases.apply_renewal(owned, "broker-a", wishes, granted(epoch=9), sent_ms=100, now_ms=110)
     assert [owned[queue].dropped for queue in (Q0, Q1)] == [RevokeReason.LOCK_LOST] * 2
-    assert [owned[queue].kept_epoch for queue in (Q0, Q1)] == [9, 0]
+    assert [owned[queue].reserved_epoch for queue in (Q0, Q1)] == [9, 0]
     (wishes,) = leases.renewal_wishes(owned, "broker-a")
     assert wishes == [QueueWish("orders", 0, 9), QueueWish("orders", 1, 8)]
     renewed = leases.apply_renewal(
