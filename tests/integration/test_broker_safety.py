@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from inorder.broker import housekeeping, ticks
+from inorder.broker.housekeeping import Housekeeping
 from inorder.broker.leases import storage as lease_storage
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.testing.clock import FakeClock
@@ -41,16 +42,21 @@ from tests.kit.disk import FakeFiles, Fault
 
 SYNC = replace(SMALL, sync_flush=True)
 REFUSED = 14
-TIMERS_S = 0.4
-"""In this time each of the timers below rings several times."""
+TIMERS_S = 0.6
+"""In this time each of the broker's timers rings."""
 
 
 @pytest.fixture(autouse=True)
 def _short_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what looks at the disk again and again do so often."""
+    """Let the broker's timers ring twenty times as often."""
+    every = Housekeeping._every
+
+    def often(self: Housekeeping, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+        every(self, name, max(5, interval_ms // 20), work)
+
+    monkeypatch.setattr(Housekeeping, "_every", often)
     monkeypatch.setattr(housekeeping, "DISK_FULL_RETRY_MS", 50)
-    monkeypatch.setattr(housekeeping, "FLUSH_CHECK_MS", 25)
-    monkeypatch.setattr(ticks, "SYNC_RETRY_MS", 20)
+    monkeypatch.setattr(ticks, "SYNC_RETRY_MS", 10)
 
 
 def spoil(files: FakeFiles, operation: str, place: str, error: int = errno.EIO) -> Fault:
