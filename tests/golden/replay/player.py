@@ -1,10 +1,10 @@
 """Play a captured conversation against servers and collect their answers.
 
 Every captured connection becomes one real connection, closed after its last frame. Requests go out
-in captured order and under their captured ids; the next one waits for the answer, except for a pull
-that may be held: its answer is waited for where the capture has it. Rewritten are only the
-positions and message ids that the servers gave themselves, and the time that a pull is held which
-the capture saw run out.
+in captured order and under their captured ids. The next one waits for the answer, except for a held
+pull that a later request answers: its answer is waited for where the capture has it. Rewritten are
+only the positions and message ids that the servers gave themselves, and the hold of a pull that the
+capture saw run out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.golden.replay.channels import Channel, Servers
 from tests.golden.replay.compare import Exchange
 from tests.golden.replay.state import PULLS, SENDS, SUSPEND, Hands, Past, past_of, position_of
 
-HELD_MS = "40"
+HELD_MS = "5"
 _RUN_OUT = frozenset((19, 20, 21))  # nothing came; other answers are given at once
 
 _OWN_IDS_FROM = 0x50000000
@@ -88,7 +88,7 @@ class Player:
             self._played.oneway[row.peer, row.command.code] += 1
             if self._channels[row.connection].has_answer(row.command.request_id):
                 self._played.answered_oneway.append(row)
-        elif _may_be_held(row.command):
+        elif _is_answered_later(row, captured):
             await self._fence(row)
         else:
             await self._collect(row, captured)
@@ -98,7 +98,7 @@ class Player:
         request = self._conversation.by_seq[row.pair]
         if self._took_effect_late(request, row):
             await self._submit(request, row)
-        elif not _may_be_held(request.command):
+        elif not _is_answered_later(request, row):
             return
         if self._prepares:
             await self._hands.before_answer(request, row)
@@ -157,7 +157,7 @@ class Player:
     def _rewritten(self, row: Row, captured: Row | None) -> bytes:
         command, fields = row.command, row.command.fields
         changed: dict[str, str] = {}
-        if _may_be_held(command) and captured is not None and captured.command.code in _RUN_OUT:
+        if captured is not None and _may_be_held(command) and _ran_out(captured):
             changed["suspendTimeoutMillis"] = HELD_MS
         elif command.code in (33, 36) and row.peer == BROKER and "offset" in fields:
             changed["offset"] = str(self._position(int(fields["offset"])))
@@ -229,6 +229,15 @@ class Player:
 
 def _may_be_held(command: Command) -> bool:
     return command.code in PULLS and bool(int(command.fields.get("sysFlag", "0")) & SUSPEND)
+
+
+def _ran_out(captured: Row) -> bool:
+    return captured.command.code in _RUN_OUT
+
+
+def _is_answered_later(row: Row, captured: Row) -> bool:
+    """Return whether a pull was held until something happened, which the conversation has later."""
+    return _may_be_held(row.command) and not _ran_out(captured)
 
 
 def start_ms(conversation: Conversation) -> int:
