@@ -274,7 +274,7 @@ class FakeFiles:
         def copy(names: dict[Path, _Inode | None]) -> dict[Path, _Inode | None]:
             return {
                 path: None if inode is None else copies.setdefault(id(inode), inode.copy())
-                for path, inode in names.items()
+                for path, inode in list(names.items())  # a thread of the dead process may still run
             }
 
         other = FakeFiles(self.capacity)
