@@ -231,7 +231,7 @@ MUTANTS = [
         _STARTS,
         "self.same_boot = known and bool(boot_id) and before.boot_id == boot_id",
         "self.same_boot = known",
-        f"{_OF_A_FORGOTTEN_OWNER} {_OF_A_POWER_CUT}",
+        _OF_A_FORGOTTEN_OWNER,
     ),
     Mutant(
         "no-wait-after-a-power-cut", "A9",
@@ -246,7 +246,7 @@ MUTANTS = [
         _STARTS,
         "waits=before.waits or self.may_have_lost",
         "waits=self.may_have_lost",
-        f"tests/unit/broker/leases/test_lease_storage.py {_OF_A_POWER_CUT}",
+        "tests/unit/broker/leases/test_lease_storage.py",
     ),
     Mutant(
         "start-not-counted", "A9", "epochs of two starts can be equal",

@@ -425,9 +425,9 @@ class Broker:
         """Notify the members of all groups that subscribe to a topic: its queues changed."""
         self._notices.tell_route(topic)
 
-    def notify_unlocked(self, group: str) -> None:
-        """Notify the members of a group: a queue is free."""
-        self._notices.tell_unlocked(group)
+    def notify_unlocked(self, group: str, *, by: str | None = None) -> None:
+        """Notify the members of a group of a free queue; client `by` unlocked it."""
+        self._notices.tell_unlocked(group, by=by)
 
     # -- topics and groups -----------------------------------------------------------------------
 

@@ -224,7 +224,7 @@ class FakeBroker:
         targets = self.members.connections(group) if connections is None else connections
         self.notified.append((group, list(targets)))
 
-    def notify_unlocked(self, group: str) -> None:
+    def notify_unlocked(self, group: str, *, by: str | None = None) -> None:
         self.notify_ids_changed(group)
 
     def apply_departure(self, departure: Departure[Any]) -> None:

@@ -8,7 +8,10 @@ differ after an unlock:
             sees the old members, and looks again a second later.
     C++     never notified: it keeps asking for refused queues. It also handles notices in the
             threads that take the replies to pulls, so a few notices would block those.
-    others  notified at the end of the turn
+    others  notified at the end of the turn, except the client that unlocked. A Go consumer that
+            stops unlocks, leaves, commits and closes its connection. A notice would make it ask
+            for the members of its group at the same time, and a connection that is closed while
+            the reply arrives is reset: the broker would lose the commits.
 
 Decision 20 gives the reasons.
 """
@@ -24,7 +27,7 @@ from inorder.wire.extensions import ROUTE_TOPIC
 from inorder.wire.header import Command
 
 if TYPE_CHECKING:
-    from inorder.broker.groups.rules import Members
+    from inorder.broker.groups.rules import Member, Members
     from inorder.net.accepted import ServerConnection
 
 UNLOCKED_MS: Final = 100
@@ -50,9 +53,11 @@ class Notices:
             asyncio.get_running_loop().call_soon(self._send)
         self._now.setdefault(group, {}).update(dict.fromkeys(targets))
 
-    def tell_unlocked(self, group: str) -> None:
-        """Notify a group of a free queue."""
-        if others := self._speaking(group, lambda language: language not in _LATER_OR_NEVER):
+    def tell_unlocked(self, group: str, *, by: str | None = None) -> None:
+        """Notify a group of a free queue; `by` is the id of the client that unlocked it."""
+        if others := self._those(
+            group, lambda one: one.language not in _LATER_OR_NEVER and one.client_id != by
+        ):
             self.tell(group, others)
         if self._java(group) and group not in self._later:
             self._later[group] = asyncio.get_running_loop().call_later(
@@ -65,12 +70,14 @@ class Notices:
             self.tell(group, java)
 
     def _java(self, group: str) -> list[ServerConnection]:
-        return self._speaking(group, lambda language: language == LanguageCode.JAVA)
+        return self._those(group, lambda one: one.language == LanguageCode.JAVA)
 
-    def _speaking(self, group: str, wanted: Callable[[int], bool]) -> list[ServerConnection]:
+    def _those(
+        self, group: str, wanted: Callable[[Member[ServerConnection]], bool]
+    ) -> list[ServerConnection]:
         found = self._members.group(group)
         members = {} if found is None else found.members
-        return [connection for connection, member in members.items() if wanted(member.language)]
+        return [connection for connection, member in members.items() if wanted(member)]
 
     def tell_route(self, topic: str) -> None:
         """Notify all subscribers of a topic that its queues changed."""

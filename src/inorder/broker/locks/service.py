@@ -55,7 +55,7 @@ class LockService:
         released = self._broker.locks.unlock_batch(group, keys, client_id)
         self._freed(released)
         if released:
-            self._broker.notify_unlocked(group)
+            self._broker.notify_unlocked(group, by=client_id)
 
     def client_left(
         self, group: str, client_id: str, connection: ServerConnection, *, gone: bool

@@ -73,6 +73,19 @@ def test_an_unlock_is_not_told_to_cpp() -> None:
     run(main)
 
 
+def test_a_client_that_unlocks_is_not_told_of_its_own_unlock() -> None:
+    """A Go client that stops would look at its group while it closes the connection."""
+
+    async def main(loop: SimLoop) -> None:
+        members, (stopping, other) = group_of(loop, LanguageCode.GO, LanguageCode.GO)
+        notices = Notices(members)
+        notices.tell_unlocked("g", by="c0")
+        await asyncio.sleep(1)
+        assert (stopping.told_s, other.told_s) == ([], [0.0])
+
+    run(main)
+
+
 def test_who_left_meanwhile_is_told_at_once_and_only_once() -> None:
     """The news of a departure makes that of the unlock before it superfluous."""
 
