@@ -73,7 +73,7 @@ class ServerConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_active", "_active_at_ms", "_calls", "_decoder", "_deferred", "_greedy", "_held",
+        "_active", "_active_at_ms", "_calls", "_decoder", "_deferred", "_gone", "_greedy", "_held",
         "_in_line", "_light", "_light_from_ms", "_partial_since_ms", "_parts", "_queued_bytes",
         "_reading_paused", "_reason", "_server", "_stalled_since_ms", "_started", "_taken_bytes",
         "_tight", "_tls", "_transport", "_written_bytes", "busy", "closed", "congested", "id",
@@ -92,6 +92,7 @@ class ServerConnection(asyncio.Protocol):
         self._decoder: FrameDecoder | None = None
         self._calls: Calls | None = None
         self._deferred: list[RawFrame] = []
+        self._gone = ""
         self._greedy = False
         self._held = False
         self._in_line = False
@@ -320,7 +321,8 @@ class ServerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self.flush()
-        self._close("the peer closed")
+        if not self._deferred:
+            self._close("the peer closed")
         if self._server.turns.over:  # closing costs time, and many may close at once
             self._server.turns.later(self._close_transport)
             return True
@@ -344,11 +346,21 @@ class ServerConnection(asyncio.Protocol):
             self._apply_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._close("the peer closed" if exc is None else f"{type(exc).__name__}: {exc}")
+        self._gone = "the peer closed" if exc is None else f"{type(exc).__name__}: {exc}"
         self._transport = None
         self._decoder = None
         self._parts = []
         self._queued_bytes = 0
+        self.congested = False
+        if self._deferred and not (self.closed or self._held):
+            self._wait_in_line()  # the peer's last requests count, also without replies
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        """End a connection whose transport is gone and whose requests are served."""
+        self._close(self._gone)
+        self._gone = ""
         self._deferred = []
         if self.id != 0:  # else it was refused, and the handler never saw it
             self._server.turns.do(self._forget)
@@ -446,16 +458,17 @@ class ServerConnection(asyncio.Protocol):
     def take_turn(self) -> None:
         """Go on where the handler stopped; `Turns` calls this."""
         self._in_line = False
-        if self.closed or self.congested or self._held:
-            return
-        self.busy = False
-        if self._deferred:
-            frames, self._deferred = self._deferred, []
-            try:
-                self._serve_share(frames)
-            except Exception as error:
-                self._failed(error)
-        self._apply_reading()
+        if not (self.closed or self.congested or self._held):
+            self.busy = False
+            if self._deferred:
+                frames, self._deferred = self._deferred, []
+                try:
+                    self._serve_share(frames)
+                except Exception as error:
+                    self._failed(error)
+            self._apply_reading()
+        if self._gone and not self._in_line:
+            self._end()
 
     def _serve_share(self, frames: list[RawFrame]) -> None:
         """Serve as many frames as a share allows; the others wait."""

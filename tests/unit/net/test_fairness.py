@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import pytest
+
 from inorder.config import NetConfig
 from inorder.net.accepted import ServerConnection
 from inorder.net.fairness import PROBATION_MS, SHARE_FRAMES, SLICE_MS, SPARED_MAX
@@ -222,6 +224,50 @@ def test_nothing_more_is_served_while_a_long_request_is_worked_on() -> None:
         await tick()
         assert scene.handler.served == [one.peer]
         assert one._transport.reading
+
+    play(story)
+
+
+@pytest.mark.parametrize("loss", [None, BrokenPipeError(32, "Broken pipe")])
+def test_requests_that_were_read_are_served_although_the_peer_is_gone(
+    loss: OSError | None,
+) -> None:
+    """A Go consumer commits and closes at once; its later commits waited for their turn."""
+
+    async def story(scene: Scene) -> None:
+        one = scene.connect(known=True)
+        one.data_received(frame_of() * 7)
+        assert scene.handler.served == [one.peer] * 2
+        one.connection_lost(loss)
+        assert scene.handler.lost == [], "it still has requests"
+        for _ in range(3):
+            one.write(b"a late reply")
+            await tick()
+        assert scene.handler.served == [one.peer] * 7
+        assert [lost for lost, _ in scene.handler.lost] == [one]
+        assert (one.closed, list(scene.server.connections)) == (True, [])
+
+    play(story)
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "hold"])
+def test_a_gone_peer_that_the_server_ends_is_forgotten_once(end: str) -> None:
+    """Whatever ends it, no request of it is served afterwards."""
+
+    async def story(scene: Scene) -> None:
+        one = scene.connect(known=True)
+        one.data_received(frame_of() * 7)
+        served = len(scene.handler.served)
+        one.connection_lost(None)
+        if end == "hold":
+            one.hold()
+        else:
+            getattr(one, end)("the server stops")
+        for _ in range(3):
+            await tick()
+        assert len(scene.handler.served) == served
+        assert [lost for lost, _ in scene.handler.lost] == [one]
+        assert list(scene.server.connections) == []
 
     play(story)
 
