@@ -31,6 +31,24 @@ def test_a_group_is_told_once_a_turn_whatever_happened() -> None:
     asyncio.run(scenario())
 
 
+def test_a_go_clients_commits_get_no_reply() -> None:
+    """It drops replies to commits; one that met its closed socket would cost the next commits."""
+
+    async def scenario() -> None:
+        async with running() as rig, rocketmq(rig, "go", language=LanguageCode.GO) as (go,):
+            await send(rig, 4)
+            commits = [asyncio.create_task(go.commit(offset)) for offset in (2, 3, 99)]
+            await asyncio.sleep(0)
+            assert (await go.ask(28)).code == 0, "its reply would come after theirs"
+            assert [commit.done() for commit in commits] == [False] * 3
+            assert rig.broker.offsets.query("CG", "Orders", 0) == 3
+            for commit in commits:
+                commit.cancel()
+            await asyncio.wait(commits)
+
+    asyncio.run(scenario())
+
+
 def test_a_go_clients_renewal_that_leaves_a_queue_out_frees_it_and_tells() -> None:
     """Within the 20 s of its timer; RocketMQ needs 60 s."""
 

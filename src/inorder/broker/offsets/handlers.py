@@ -17,9 +17,9 @@ from inorder.broker.offsets.rules import Ruling, kind_of
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import TopicConfig, TopicQueue
-from inorder.wire.codes import ResponseCode
+from inorder.wire.codes import LanguageCode, ResponseCode
 from inorder.wire.fields import encode_fields
-from inorder.wire.header import Command
+from inorder.wire.header import FLAG_ONEWAY, Command
 from inorder.wire.requests.nameserver import encode_group_list, encode_topic_list
 from inorder.wire.requests.offsets import (
     CloneOffsets,
@@ -84,8 +84,13 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
 
     `broker/offsets/rules` judges it. An ignored commit (negative, lower, or of another client than
     the owner) gets a success reply with a remark. An offset beyond the end of the queue is refused.
+
+    A Go client leaves out the one-way flag, and drops the replies. When it stops, it commits and
+    closes: a reply would meet the closed socket, and the reset would cost the commits behind it.
     """
     broker, request = call.broker, call.request
+    if call.command.language == LanguageCode.GO:
+        call.command.flag |= FLAG_ONEWAY
     group, topic = request.consumer_group, request.topic
     if group not in broker.groups:
         return call.reply(
