@@ -19,7 +19,7 @@ from inorder.logs import get_logger
 from inorder.model import TopicConfig, TopicQueue
 from inorder.wire.codes import LanguageCode, ResponseCode
 from inorder.wire.fields import encode_fields
-from inorder.wire.header import FLAG_ONEWAY, Command
+from inorder.wire.header import Command
 from inorder.wire.requests.nameserver import encode_group_list, encode_topic_list
 from inorder.wire.requests.offsets import (
     CloneOffsets,
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from inorder.broker.router import Call, Reply
 
 logger = get_logger(__name__)
+GO_REPLY_MS: Final = 100
+"""How long after its commit a Go client gets the reply."""
 
 
 def query_consumer_offset(call: Call[QueryConsumerOffset]) -> Command:
@@ -85,12 +87,8 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
     `broker/offsets/rules` judges it. An ignored commit (negative, lower, or of another client than
     the owner) gets a success reply with a remark. An offset beyond the end of the queue is refused.
 
-    A Go client leaves out the one-way flag, and drops the replies. When it stops, it commits and
-    closes: a reply would meet the closed socket, and the reset would cost the commits behind it.
     """
     broker, request = call.broker, call.request
-    if call.command.language == LanguageCode.GO:
-        call.command.flag |= FLAG_ONEWAY
     group, topic = request.consumer_group, request.topic
     if group not in broker.groups:
         return call.reply(
@@ -135,9 +133,23 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
     if version is not None:
         return answer_paused(broker, topic, group, version, store)
     answer = store()
+    if call.command.language == LanguageCode.GO and not call.command.is_oneway:
+        _reply_later(call, answer)
+        return None
     if call.command.is_oneway or answer.remark or not broker.config.store.sync_flush:
         return answer
     return answer_settled(broker, answer)
+
+
+def _reply_later(call: Call[UpdateConsumerOffset], answer: Command) -> None:
+    """Reply to a Go client when it has certainly sent the commits behind this one.
+
+    A Go client does not wait for these replies. When it stops, it commits its queues one by one and
+    closes. A reply that lies unread in its socket then makes the close a reset, which destroys the
+    commits that the broker has not read yet.
+    """
+    loop = asyncio.get_running_loop()
+    loop.call_later(GO_REPLY_MS / 1000, call.connection.send, answer)
 
 
 def _not_taken(command: Command, ruling: Ruling, known: int) -> Command:
