@@ -9,13 +9,14 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
 WORKERS ?= 2
+PLAIN := not interop and not spark and not sample
 # Many tests wait for processes and timers: twice as many workers as cores keep the cores busy.
 TEST_WORKERS ?= $(shell expr 2 '*' $(WORKERS))
 SEED ?= 1
 ARGS ?=
 
 .PHONY: help setup lock fmt lint types imports house unit property check test test-core crash sim mutants model fuzz \
-        interop spark spark-setup bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot journeys proof-journeys \
+        interop spark spark-setup bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys \
         proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs demo clean
 
 help: ## list the targets
@@ -65,11 +66,14 @@ check: lint types imports ## format, lint, types, imports, house, unit, property
 
 ## running it
 
-test: $(STAMP) ## every test that needs nothing but Python, with samples of the long ones; examples: docs
-	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal tests --ignore=tests/snippets
+test: $(STAMP) ## every test that needs nothing but Python; samples of the proofs: samples, examples: docs
+	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests --ignore=tests/snippets
+
+samples: $(STAMP) ## a short run of each proof: kills, power cuts, disk faults, storms, rot, journeys, simulations
+	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m sample tests/crash tests/rot tests/journeys tests/simulation
 
 test-core: $(STAMP) ## the same without Spark, whether or not it is installed
-	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal tests --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/snippets
+	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/snippets
 
 crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
 	$(PYTEST) -q -n $(WORKERS) tests/crash

@@ -14,7 +14,7 @@ from tests.crash.consuming import Plan, run
 SEED = int(os.environ.get("INORDER_SEED", "1"))
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 def test_all_is_handled_in_order_over_kills_of_the_broker(tmp_path: Path) -> None:
     """And members that come and go; `make proof-consumer` kills members too, for ten minutes."""
     plan = Plan(seconds=5, seed=SEED, pause_s=(0.5, 1.5), kill_consumers=False)
@@ -24,7 +24,7 @@ def test_all_is_handled_in_order_over_kills_of_the_broker(tmp_path: Path) -> Non
     assert sum(figures.events.values()) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 def test_a_consumer_that_commits_what_it_did_not_do_is_caught(tmp_path: Path) -> None:
     """The judge can fail: a planted handler returns and has done nothing."""
     plan = Plan(seconds=3, seed=SEED, pause_s=(5, 5), forgetful=True)

@@ -149,7 +149,7 @@ def judge(log: Sendings, records: list[Record], *, lossy: bool = False) -> list[
     return wrong
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_delayed_message_is_lost_or_doubled_over_twenty_kills(seed: int):
     """Async flush, kill -9: what was written is there, and is delivered once."""
@@ -159,7 +159,7 @@ def test_no_delayed_message_is_lost_or_doubled_over_twenty_kills(seed: int):
     assert delivered > 50, "otherwise nothing was delivered between two kills"
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_delayed_message_is_lost_or_doubled_over_power_cuts(seed: int):
     """Sync flush: the same when the machine goes down."""
@@ -167,7 +167,7 @@ def test_no_delayed_message_is_lost_or_doubled_over_power_cuts(seed: int):
     assert judge(log, records) == []
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_a_power_cut_leaves_under_async_flush_is_delivered_once(seed: int):
     """The end of the log may be lost, with its delayed messages; nothing comes twice or early."""

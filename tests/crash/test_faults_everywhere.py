@@ -334,7 +334,7 @@ def points(total: int) -> Iterator[int]:
     return iter(range(1 + (0 if ALL else total % step), total + 1, step))
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 @pytest.mark.parametrize("sync_flush", [False, True], ids=["async", "sync"])

@@ -14,7 +14,7 @@ ROUNDS = int(os.environ.get("INORDER_ROUNDS", "4"))
 SEED = int(os.environ.get("INORDER_SEED", "1"))
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 def test_kill_9_under_load_loses_nothing_and_leaves_files_that_agree(tmp_path: Path) -> None:
     """Async and sync flush, killed again while recovering; `make proof-crash` plays 100 rounds."""
     figures = asyncio.run(run(ROUNDS, SEED, folder=tmp_path, rounds_per_life=3, load_s_max=0.5))

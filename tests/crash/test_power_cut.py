@@ -119,7 +119,7 @@ async def judge(book: Book, api: BrokerApi, draw: random.Random, *, sync: bool) 
     return await book.judge_after_loss(api)
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("seed", SEEDS)
 def test_power_cut_under_sync_flush_loses_nothing_acknowledged_or_shown(seed: int) -> None:
     """C1 and C1': acknowledged is there; what was shown at an offset is there for ever."""
@@ -128,7 +128,7 @@ def test_power_cut_under_sync_flush_loses_nothing_acknowledged_or_shown(seed: in
     assert outcome.acknowledged or outcome.shown, "a seed that proves nothing"
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("seed", SEEDS)
 def test_power_cut_under_async_flush_leaves_a_consistent_prefix(seed: int) -> None:
     """The unsynced end may go; no gap, no swap, nothing from nowhere, no offset beyond the log."""
@@ -136,7 +136,7 @@ def test_power_cut_under_async_flush_leaves_a_consistent_prefix(seed: int) -> No
     assert not outcome.wrong, "\n".join(outcome.wrong[:20])
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 def test_the_judge_of_power_cuts_sees_loss() -> None:
     """The other side of the coin: async flush, held to the promise of sync flush, breaks it."""
     outcomes = [

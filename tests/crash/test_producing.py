@@ -35,7 +35,7 @@ SAMPLE = ("no duplicate check", "no gap check", "go on behind a failure")
 BUGS = tuple(PLANTS) if os.environ.get("INORDER_PLANTED") == "all" else SAMPLE
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 def test_what_is_sent_is_stored_once_and_in_order(tmp_path: Path) -> None:
     """Over cut, stalled and lying connections and kill -9; `make proof-producer` kills 20 times."""
     plan = Plan(kills=2, seed=SEED, rate=250, pipelines=True)
@@ -50,7 +50,7 @@ def test_every_bug_is_shown_somewhere() -> None:
     assert {SHOWN[bug][1] for bug in SAMPLE} == {kind for _, kind in SHOWN.values()}
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str, tmp_path: Path) -> None:
     """The proof can fail: with one rule broken the judge names what follows, if not in a short

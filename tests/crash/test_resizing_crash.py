@@ -14,7 +14,7 @@ from tests.crash.resizing import Plan, overtaken, run
 SEED = int(os.environ.get("INORDER_SEED", "1"))
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 def test_a_topic_is_resized_in_order_over_kills(tmp_path: Path) -> None:
     """4 queues, 16, 5, with kills; `make proof-resize` does so for five minutes."""
     plan = Plan(seconds=4, seed=SEED, pause_s=(0.5, 1.5), members=2, producers=2, rate=60)

@@ -13,7 +13,7 @@ from tests.crash.storm import Plan, run
 SEED = int(os.environ.get("INORDER_SEED", "1"))
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 def test_every_effect_is_there_once_after_a_storm(tmp_path: Path) -> None:
     """Nobody starts a handler on another's queue; the fence lets each effect pass once, in order.
 

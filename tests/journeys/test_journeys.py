@@ -243,7 +243,7 @@ def test_a_program_that_waits_for_its_name_server_can_be_stopped(
     assert one.ended(kind.ends[number]).code in kind.ends[number].codes, says.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ["service", "transform", "command", "threads"])
 def test_a_sample(tmp_path: Path, name: str):
     """One journey each of some programs; the stage `journeys` of the CI plays more."""

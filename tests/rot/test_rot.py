@@ -12,7 +12,7 @@ from tests.rot.rotting import Case, play
 SEED = int(os.environ.get("INORDER_SEED", "1"))
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("only", "kind"),
     [

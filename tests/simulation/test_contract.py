@@ -41,7 +41,7 @@ FOUND_AMONG = (
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else [*range(1, 31)]
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_contract_holds(seed: int):
     """Nothing acknowledged is lost; first deliveries and effects are in order; nobody starts a
@@ -69,7 +69,7 @@ def test_a_queue_that_a_power_cut_took_begins_anew():
         pytest.fail(story(shrink(outcome)))
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("kinds", [("flap",), ("comeback", "close", "join"), ("flap", "freeze")])
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_the_contract_holds_though_brokers_flap_and_rocketmq_owners_come_back(
@@ -81,7 +81,7 @@ def test_the_contract_holds_though_brokers_flap_and_rocketmq_owners_come_back(
         pytest.fail(story(shrink(outcome)))
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("kinds", [("names",), ("names", "broker killed"), ("names", "resize")])
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_the_contract_holds_though_name_servers_differ(seed: int, kinds: tuple[str, ...]):
@@ -91,7 +91,7 @@ def test_the_contract_holds_though_name_servers_differ(seed: int, kinds: tuple[s
         pytest.fail(story(shrink(outcome)))
 
 
-@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("seed", "kinds"),
     [*((seed, ("resize", "reset", "redrive")) for seed in range(1, 9)), *FOUND_AMONG],
