@@ -116,7 +116,7 @@ class Subscription:
 
     @property
     def matches_all(self) -> bool:
-        """Tell whether no filter applies."""
+        """Return whether no filter applies."""
         return self.expression_type == "TAG" and self.expression in ("*", "")
 
 

@@ -115,7 +115,7 @@ class SharedSync(Generic[T]):
 
     @property
     def running(self) -> bool:
-        """Tell whether a sync runs."""
+        """Return whether a sync runs."""
         return self._running
 
     async def idle(self) -> None:
@@ -228,7 +228,7 @@ class DurableTable(abc.ABC):
 
     @property
     def changed(self) -> bool:
-        """Tell whether the table has changed since the last save."""
+        """Return whether the table has changed since the last save."""
         return self.revision != self._saved_revision
 
     @property
@@ -238,7 +238,7 @@ class DurableTable(abc.ABC):
 
     @property
     def saving(self) -> bool:
-        """Tell whether a save runs."""
+        """Return whether a save runs."""
         return self._task is not None and not self._task.done()
 
     def save_soon(self) -> None:
@@ -360,7 +360,7 @@ class Saving:
             self.save(file, table)
 
     def covers(self, file: Snapshot) -> bool:
-        """Tell whether the file holds all changes of its table."""
+        """Return whether the file holds all changes of its table."""
         if file in self._wanted or file in self._failed:
             return False
         return file not in self._running or file in self._pausing
@@ -476,7 +476,7 @@ class Safety:
 
     @property
     def broken(self) -> bool:
-        """Tell whether any file is untrusted."""
+        """Return whether any file is untrusted."""
         return bool(self._broken)
 
     @property
@@ -487,7 +487,7 @@ class Safety:
         return None
 
     def is_broken(self, name: str) -> bool:
-        """Tell whether this file is untrusted."""
+        """Return whether this file is untrusted."""
         return name in self._broken
 
     def require(self) -> None:

@@ -439,7 +439,7 @@ class ServerConnection(asyncio.Protocol):
         return plain
 
     def _may_go(self) -> bool:
-        """Tell whether a connection that is new or was greedy is served now (`net/fairness.py`)."""
+        """Return whether a new or once greedy connection is served now (`net/fairness.py`)."""
         now_ms = self._server.clock.monotonic_ms()
         if self._light_from_ms < 0:
             self._light_from_ms = now_ms + PROBATION_MS

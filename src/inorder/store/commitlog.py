@@ -299,7 +299,7 @@ class CommitLog:
 
 
 def _is_written(segment: Segment, position: int, length: int) -> bool:
-    """Tell whether any byte of a range is not zero."""
+    """Return whether any byte of a range is not zero."""
     end = position + length
     while position < end:
         step = min(PAGE_BYTES, end - position)

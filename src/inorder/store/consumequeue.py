@@ -310,7 +310,7 @@ class QueueIndex:
 
     @property
     def needs_file(self) -> bool:
-        """Tell whether the next entry to be written begins a file."""
+        """Return whether the next entry to be written begins a file."""
         return self.tail_offset * ENTRY_BYTES % self._files.size == 0
 
     @property

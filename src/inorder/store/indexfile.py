@@ -196,12 +196,12 @@ class IndexFile:
 
     @property
     def settled(self) -> bool:
-        """Tell whether the file holds everything added."""
+        """Return whether the file holds everything added."""
         return not self.dirty_slots and self.written == self.header
 
     @property
     def freezing(self) -> bool:
-        """Tell whether slots are being written."""
+        """Return whether slots are being written."""
         return self._freezing is not None
 
     @property
@@ -281,7 +281,7 @@ class IndexFile:
         return found
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Tell whether the file holds something stored in [begin, end]."""
+        """Return whether the file holds something stored in [begin, end]."""
         header = self.header
         return header.next_entry > 1 and begin_ms <= header.end_ms and end_ms >= header.begin_ms
 

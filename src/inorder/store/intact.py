@@ -39,7 +39,7 @@ def is_intact(log: CommitLog, queue: QueueIndex, offset: int) -> bool:
 def leads_to_record(
     log: CommitLog, queue: QueueIndex, offset: int, entry: bytes | bytearray
 ) -> bool:
-    """Tell whether an entry names the record with an offset of the queue."""
+    """Return whether an entry names the record with an offset of the queue."""
     position, size = _place(entry)
     return size > 0 and _is_at(log, queue, offset, position, size)
 

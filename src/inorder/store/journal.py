@@ -64,7 +64,7 @@ class Journal:
 
     @property
     def has_older(self) -> bool:
-        """Tell whether there are files before the newest."""
+        """Return whether there are files before the newest."""
         return bool(self._older)
 
     def open(self) -> list[bytes]:

@@ -341,7 +341,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Tell whether nothing differs."""
+        """Return whether nothing differs."""
         return not self.problems and not self.differing
 
 

@@ -264,7 +264,7 @@ class QueueTable:
         return leads_to_record(self._log, queue, queue.next_offset, data)
 
     def _is_end(self, queue: QueueIndex) -> bool:
-        """Tell whether nothing follows the last entry, or one that is to be made again."""
+        """Return whether nothing follows the last entry, or one that is to be made again."""
         data = self._behind_end(queue)
         if len(data) < ENTRY_BYTES or data == bytes(ENTRY_BYTES):
             return True
@@ -346,7 +346,7 @@ class QueueTable:
         return bases
 
     def _is_below(self, queue: QueueIndex, offset: int) -> bool:
-        """Tell whether the entry in the file is real and its record lies below the limit."""
+        """Return whether the entry in the file is real and its record lies below the limit."""
         at = offset * ENTRY_BYTES
         inside = at % self.queue_files.size
         file = self.queue_files.get((queue.topic, queue.queue_id, at - inside))
@@ -395,7 +395,7 @@ class QueueTable:
                 file.truncate(size)
 
     def has_last_file(self, topic: str, queue_id: int, size: int) -> bool:
-        """Tell whether the file with the last noted entry of a queue is there, in its full size."""
+        """Return whether the file with a queue's last noted entry is there, in its full size."""
         end = self.noted[topic, queue_id].end
         base = (end - 1) * ENTRY_BYTES // size * size
         try:

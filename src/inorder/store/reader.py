@@ -136,7 +136,7 @@ class Reader:
         return result
 
     def _is_cold(self, data: bytes | bytearray) -> bool:
-        """Tell whether the first record lies so far back that it is probably not in memory."""
+        """Return whether the first record lies so far back that it is probably not in memory."""
         position, size, _ = _EACH.unpack_from(data)
         if size == FILLER_SIZE:
             return False

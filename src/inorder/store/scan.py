@@ -62,7 +62,7 @@ class LogScan:
 
 
 def is_boundary(segments: Segments, position: int) -> bool:
-    """Tell whether a record, a blank or nothing begins at `position`."""
+    """Return whether a record, a blank or nothing begins at `position`."""
     segment = segments.find(position)
     if segment is None:
         return position == (segments.items[-1].end if segments.items else 0)
@@ -177,7 +177,7 @@ def record_at(log: CommitLog, position: int, *, check_crc: bool = False) -> Scan
 def record_matches(
     log: CommitLog, position: int, size: int, *, topic: str, queue_id: int, queue_offset: int
 ) -> bool:
-    """Tell whether a queue entry names the record that it should."""
+    """Return whether a queue entry names the record that it should."""
     record = record_at(log, position)
     return record is not None and (
         (record.size, record.topic, record.queue_id, record.queue_offset)

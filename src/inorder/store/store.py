@@ -641,7 +641,7 @@ class Store:
 
     @property
     def writable(self) -> bool:
-        """Tell whether messages can be taken."""
+        """Return whether messages can be taken."""
         return self.unwritable_reason is None
 
     @property

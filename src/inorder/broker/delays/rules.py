@@ -217,7 +217,7 @@ def mark(properties: bytes) -> tuple[int, int] | None:
 
 
 def is_delivery(delivered: Record, scheduled: Record) -> bool:
-    """Tell whether a record is the delivery of a scheduled one; any client can forge a mark.
+    """Return whether a record is the delivery of a scheduled one; any client can forge a mark.
 
     The record may lie in another queue than the one it was sent to, if the topic was resized
     meanwhile, or be on its way to another broker.

@@ -173,7 +173,7 @@ class RedriveScope:
         return None if now is None else rules.end_for(now, place.group, place.queue_id)
 
     def is_home(self, place: GroupQueue, one: ParkedKey) -> bool:
-        """Tell whether this queue's owner redrives a key: it has not moved, or not before that."""
+        """Return whether this queue's owner redrives a key: it did not move, or not before that."""
         return one.moved_to is None or self.of(place, one).blocked
 
     def redrive_of(self, place: GroupQueue, one: ParkedKey) -> int:
@@ -199,7 +199,7 @@ class RedriveScope:
         return floor if floor < min(parked.replay_until, queue.visible_offset) else None
 
     def came_back(self, place: GroupQueue, one: ParkedKey) -> bool:
-        """Tell whether the rest of a list belongs to a version in which the key lives here again.
+        """Return whether the rest of a list belongs to a version in which the key lives here again.
 
         This happens if an operator forces a release before the key has moved back.
         """

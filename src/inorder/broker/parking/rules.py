@@ -209,7 +209,7 @@ class ParkingTable:
         return None if queue is None else queue.keys.get(key)
 
     def wants_redrive(self, place: GroupQueue) -> bool:
-        """Tell whether an operator wants some key of a queue redriven."""
+        """Return whether an operator wants some key of a queue redriven."""
         queue = self.places.get(place)
         if queue is None:
             return False
@@ -355,7 +355,7 @@ class ParkingTable:
         )
 
     def may_leave(self, place: GroupQueue, key: str, left: Container[str]) -> bool | None:
-        """Tell whether a key can move; None: it is not parked here, or has moved already.
+        """Return whether a key can move; None: it is not parked here, or has moved already.
 
         `left` holds the keys that have left the target queue. A key cannot follow its own older
         list there, and must not be marked as moved: otherwise no owner would redrive either list.
@@ -366,7 +366,7 @@ class ParkingTable:
         return not one.redrive and key not in left
 
     def may_come(self, place: GroupQueue, key: str, older: QueuePlace, version: int) -> bool | None:
-        """Tell whether a key can move here by a version; None: it has already."""
+        """Return whether a key can move here by a version; None: it has already."""
         one = self.find(place, key)
         if one is None:
             return True
@@ -377,7 +377,7 @@ class ParkingTable:
         )  # otherwise the list here is the older one
 
     def is_crowded(self, group: str) -> bool:
-        """Tell whether a group cannot take more keys from other queues.
+        """Return whether a group cannot take more keys from other queues.
 
         Moved keys may exceed the limit for parking. Otherwise a resize would wait for a group that
         is full.

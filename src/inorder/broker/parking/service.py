@@ -401,7 +401,7 @@ class Parking:
         return len(gone)
 
     def _is_owned(self, place: GroupQueue) -> bool:
-        """Tell whether a consumer may be handling messages of a queue."""
+        """Return whether a consumer may be handling messages of a queue."""
         return self._broker.leases.get(place) is not None
 
     def topic_gone(self, topic: str) -> None:

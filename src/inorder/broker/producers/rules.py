@@ -264,7 +264,7 @@ class ProducerTable(Generic[Connection]):
         return connection
 
     def has_heard(self, connection: Connection) -> bool:
-        """Tell whether a connection ever said hello: its client knows inorder's fields."""
+        """Return whether a connection ever said hello: its client knows inorder's fields."""
         return connection in self._spoken
 
     def speaker(self, producer_id: str, connection: Connection) -> Producer[Connection]:

@@ -84,7 +84,7 @@ class Claim:
 
     @property
     def done(self) -> bool:
-        """Tell whether the whole request is stored already."""
+        """Return whether the whole request is stored already."""
         return not self.rest
 
     def reserve(self) -> None:
@@ -276,7 +276,7 @@ def told_if_partly_stored(count: int) -> Iterator[None]:
 
 
 def has_sequences(topic: str) -> bool:
-    """Tell whether sequence numbers count for messages of a topic."""
+    """Return whether sequence numbers count for messages of a topic."""
     return not topic.startswith(RETRY_PREFIX)
 
 
@@ -290,7 +290,7 @@ class Placing(Protocol):
 def lacks_map(
     fields: Placing, target: Target, producer: Producer[ServerConnection], content: str | bytes
 ) -> bool:
-    """Tell whether a send may have a key that no map, or another map than the target's, placed.
+    """Return whether a send may have a key that no map, or another map than the target's, placed.
 
     `content` holds the properties. The general path judges such a send.
     """

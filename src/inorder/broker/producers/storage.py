@@ -147,7 +147,7 @@ class ProducerSnapshot(DurableTable):
     # -- save ------------------------------------------------------------------------------------
 
     def _has_grown(self, log_bytes: int) -> bool:
-        """Tell whether a start would have to scan so much of the log."""
+        """Return whether a start would have to scan so much of the log."""
         return self._broker.store.log.end_position - self._covered >= log_bytes
 
     def save_if_due(self) -> None:

@@ -348,7 +348,7 @@ class Rewinding:
         await self._resizing.releasing.tell(topic, group)
 
     def is_paused(self, topic: str, group: str) -> bool:
-        """Tell whether a group is paused."""
+        """Return whether a group is paused."""
         now = self._resizing.topics.get(topic)
         return now is not None and rules.is_paused(now, group)
 
@@ -371,7 +371,7 @@ class Rewinding:
         return Standing(number, rules.rewound_to(now, group), paused, quiet)
 
     def _is_owned(self, topic: str, group: str) -> bool:
-        """Tell whether a consumer may still handle earlier deliveries."""
+        """Return whether a consumer may still handle earlier deliveries."""
         leases = self._broker.leases
         if self._broker.clock.monotonic_ms() < leases.closed_until_ms:
             return True  # leases from before the start are not known

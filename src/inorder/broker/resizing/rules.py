@@ -105,12 +105,12 @@ class Versions(msgspec.Struct, frozen=True):
 
     @property
     def making(self) -> bool:
-        """Tell whether a plan created the topic, and its first map is not open yet."""
+        """Return whether a plan created the topic, and its first map is not open yet."""
         return self.made > 0 and self.version == 0
 
     @property
     def stopped(self) -> bool:
-        """Tell whether the broker accepts no more sends of this version."""
+        """Return whether the broker accepts no more sends of this version."""
         return self.ends is not None
 
 
@@ -646,7 +646,7 @@ def resume(now: Versions, group: str, rewind_number: int) -> Versions:
 
 
 def is_paused(now: Versions, group: str) -> bool:
-    """Tell whether a group gets no messages because of a rewind."""
+    """Return whether a group gets no messages because of a rewind."""
     return known_of(now, group).rests
 
 

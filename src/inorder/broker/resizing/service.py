@@ -216,7 +216,7 @@ class Resizing:
         self.releasing.track(topic, group)
 
     def is_resized(self, topic: str) -> bool:
-        """Tell whether a topic has past versions, or groups that wait for the present one."""
+        """Return whether a topic has past versions, or groups that wait for the present one."""
         known = self._table.topics.get(topic)
         return known is not None and bool(known.past or rules.waiting(known))
 
@@ -301,12 +301,12 @@ class Resizing:
         log.info("topic=%s created, closed until all brokers of %s have it", config.name, plan.map)
 
     def is_bare(self, topic: str) -> bool:
-        """Tell whether a topic does not exist, or is as a kill left it right after its creation."""
+        """Return whether a topic does not exist, or is as a kill left it right after creation."""
         config = self._broker.topics.get(topic)
         return config is None or (not config.perm and not map_text(config) and self.is_empty(topic))
 
     def is_empty(self, topic: str) -> bool:
-        """Tell whether this broker stores no message of a topic."""
+        """Return whether this broker stores no message of a topic."""
         first = self.first_offsets(topic)
         return all(
             queue.next_offset <= first(queue.queue_id)
@@ -314,7 +314,7 @@ class Resizing:
         )
 
     def is_making(self, topic: str) -> bool:
-        """Tell whether a plan created the topic and its first map is not open yet."""
+        """Return whether a plan created the topic and its first map is not open yet."""
         known = self._table.topics.get(topic)
         made = topic in self._fresh or (known is not None and known.making)
         return made and not self._map_of(topic)

@@ -59,7 +59,7 @@ class Folder:
         return f"{self.path.rstrip('/')}/{file.name}"
 
     def has(self, file: ArchiveFile) -> bool:
-        """Tell whether a file is there."""
+        """Return whether a file is there."""
         system, root = self.open()
         (info,) = system.get_file_info([f"{root}/{file.name}"])
         return bool(info.type == pafs.FileType.File)

@@ -73,7 +73,7 @@ class ArchiveFile:
         )
 
     def holds(self, other: ArchiveFile) -> bool:
-        """Tell whether the other one was merged into this one."""
+        """Return whether the other one was merged into this one."""
         return (
             self != other
             and self.queue == other.queue

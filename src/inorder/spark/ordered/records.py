@@ -170,7 +170,7 @@ def map_at(offset: int, spans: Iterable[tuple[int, int]], present: int) -> int:
 
 
 def must_move(own: Version | None, others: Iterable[Version], map_version: int) -> bool:
-    """Tell whether this is the first batch of a queue in a version that is not the query's first.
+    """Return whether this is the first batch of a queue in a version that is not the query's first.
 
     Queues without a map (version 0) never move keys.
     """
