@@ -38,6 +38,11 @@ BATCH_RATIO = 0.15
 LARGE_BATCH_RATIO = 0.05
 LARGE_BATCH_MORE = (130, 300)
 """Messages of a large batch, as the Spark sink sends them."""
+BATCH_BYTES_MAX = 65_000
+"""A batch ends above this: the broker of the kill rounds refuses 131,072 bytes. If the answer is
+lost, the sender would send the refused messages again, one by one, after later ones of their keys.
+"""
+LETTER_EXTRA_BYTES = 200
 TIMEOUT_MS = 30_000
 SLOW_S = 0.005
 LOSS = frozenset((Kind.LOST, Kind.OFFSET_CONFLICT))
@@ -294,7 +299,13 @@ class Sender:
         more = self._draw.randint(1, 7)
         if self.large and self._draw.random() < LARGE_BATCH_RATIO:
             more = self._draw.randint(*LARGE_BATCH_MORE)
-        return [first, *(self.letter(first.place) for _ in range(more))]
+        letters = [first]
+        size = len(first.body)
+        while more and size < BATCH_BYTES_MAX:
+            more -= 1
+            letters.append(self.letter(first.place))
+            size += len(letters[-1].body) + LETTER_EXTRA_BYTES
+        return letters
 
 
 async def consume(api: BrokerApi, places: list[Place], book: Book, *, suspend_ms: int) -> None:

@@ -10,9 +10,10 @@ from inorder.broker.offsets import handlers
 from inorder.model import GroupQueue
 from inorder.testing.clock import MovableClock
 from inorder.wire.codes import LanguageCode
+from inorder.wire.frame import FrameDecoder, encode_frame
 from inorder.wire.header import Command
 from inorder.wire.requests.leases import LockBatchBody
-from tests.integration.brokerkit import pull_fields, running, until
+from tests.integration.brokerkit import pull_fields, running, send_fields, until
 from tests.integration.leasekit import GROUP, LEASE_MS, QUEUES, ours, rocketmq, send
 
 
@@ -50,6 +51,30 @@ def test_a_go_clients_commits_get_their_replies_later(monkeypatch: pytest.Monkey
                 commit.cancel()
             monkeypatch.setattr(handlers, "GO_REPLY_MS", 1)
             assert (await go.commit(4)).code == 0
+
+    asyncio.run(scenario())
+
+
+def test_of_a_gone_peers_requests_commits_count_and_sends_do_not() -> None:
+    """A send may have come again over the next connection, and would come behind newer ones."""
+
+    async def scenario() -> None:
+        async with running() as rig, rocketmq(rig, "go", language=LanguageCode.GO) as (go,):
+            await send(rig, 4)
+            known = set(rig.broker.server.connections)
+            async with rocketmq(rig, "leaver"):
+                (mine,) = set(rig.broker.server.connections) - known
+                fields = {"consumerGroup": GROUP, "topic": "Orders", "queueId": "0"}
+                frames = FrameDecoder().receive_data(
+                    encode_frame(Command.request(310, send_fields(e="0"), b"late"))
+                    + encode_frame(Command.request(15, fields | {"commitOffset": "3"}))
+                )
+                mine.defer(frames)
+                mine._transport.abort()
+                await until(lambda: mine not in set(rig.broker.server.connections))
+            await go.ask(28)
+            assert rig.broker.offsets.query("CG", "Orders", 0) == 3
+            assert rig.broker.store.end_offset("Orders", 0) == 4
 
     asyncio.run(scenario())
 

@@ -196,6 +196,7 @@ def invoke(broker: Broker, connection: ServerConnection, command: Command) -> Re
 
 
 PULL_REQUESTS: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+_NOT_OF_THE_GONE: Final = SEND_CODES | PULL_REQUESTS
 
 _SEND_V2: Final = b'{"code":310,'
 _SEND_BATCH: Final = b'{"code":320,'
@@ -228,8 +229,14 @@ class Router:
         self._refusals = Refusals(log)
 
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
-        """Serve all frames of one read, in order; their appends become one tick."""
+        """Serve all frames of one read, in order; their appends become one tick.
+
+        Sends and pulls of a peer that is gone are dropped: a send may have come again over the
+        peer's next connection, and would be stored behind newer messages of its key.
+        """
         broker = self._broker
+        if connection.gone:
+            frames = [one for one in frames if decode_command(one).code not in _NOT_OF_THE_GONE]
         sends, pulls = broker.sends, broker.pulls
         replies = PendingReplies(connection, broker.clock.now_ms())
         writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max

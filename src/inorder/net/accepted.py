@@ -119,6 +119,11 @@ class ServerConnection(asyncio.Protocol):
     # What the handler uses.
 
     @property
+    def gone(self) -> bool:
+        """Return whether the peer is gone, and its last requests are being served."""
+        return bool(self._gone)
+
+    @property
     def unsent_bytes(self) -> int:
         """Return how many bytes of output the peer has not taken yet."""
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
