@@ -3,7 +3,8 @@
 python -m bench                          every cell, ours alone: CPU per message
 python -m bench --against rocketmq       the same beside Apache RocketMQ, with ratios and targets
 python -m bench send-8x32 e2e-2k         some cells
-python -m bench clients                  our client beside the Java and C++ clients, one broker
+python -m bench clients                  our client beside the Java and C++ clients, one broker, and
+                                         beside the Python clients of Kafka
 python -m bench orderly --against rocketmq  consumers working off a backlog, each on its own broker
 python -m bench --curves [stored topics] how the cost grows with what is stored, known, connected
 python -m bench --smoke                  under a minute: nothing may be bad
@@ -24,7 +25,20 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import clients, curves, handover, keyed, loadgen, orderly, report, rocketmq, soak
+from bench import (
+    batches,
+    clients,
+    curves,
+    handover,
+    installs,
+    keyed,
+    loadgen,
+    orderly,
+    pythons,
+    report,
+    rocketmq,
+    soak,
+)
 from bench.cells import ALL_NAMES as BROKER_NAMES
 from bench.cells import CELLS, DEFAULT_NAMES
 from bench.clients import CLIENT_NAMES
@@ -37,8 +51,11 @@ RESULTS = Path(__file__).resolve().parent / "results"
 SMOKE_CELLS = tuple(CELLS)
 SMOKE_PLAN = Plan(units=1, seconds=1.0, warm_s=1.0)
 NOISY_CORES = 0.25
-WORDS: dict[str, tuple[str, ...]] = {"clients": CLIENT_NAMES, "orderly": ORDERLY_NAMES}
-ALL_NAMES = (*BROKER_NAMES, *CLIENT_NAMES, *ORDERLY_NAMES, *WORDS)
+WORDS: dict[str, tuple[str, ...]] = {
+    "clients": (*CLIENT_NAMES, pythons.NAME),
+    "orderly": ORDERLY_NAMES,
+}
+ALL_NAMES = (*BROKER_NAMES, batches.NAME, *CLIENT_NAMES, pythons.NAME, *ORDERLY_NAMES, *WORDS)
 ALONE = ("soak", "ceiling", "spark", "handover", "keyed")
 
 
@@ -50,6 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"{lacking}: nothing can be compared, measuring ours alone")
         options.against = None
     try:
+        if options.cells not in (["spark"], ["ceiling"]):  # those run in this environment
+            chosen = installs.choose(options.install)
+            say(f"measuring {chosen.name}, compiled module: {chosen.compiled()}")
         if options.cells == ["soak"]:
             return _soak(options)
         if options.cells == ["ceiling"]:
@@ -77,17 +97,24 @@ def _all(options: argparse.Namespace) -> int:
     """Run the cells of the broker, then those of the clients."""
     names = _expand(options.cells) or [
         *(SMOKE_CELLS if options.smoke else DEFAULT_NAMES),
+        *([] if options.smoke else [batches.NAME]),
         *CLIENT_NAMES,
+        pythons.NAME,
         *ORDERLY_NAMES,
     ]
     failed = 0
     if of_broker := [name for name in names if name in BROKER_NAMES]:
         failed |= _cells(options, of_broker)
+    if batches.NAME in names:
+        plan = Plan(options.units, options.seconds, options.warm, against=True)
+        failed |= _others(options, "batches", plan, batches.run_batches(plan, say))
     if of_clients := [name for name in names if name in CLIENT_NAMES]:
         plan = SMOKE_PLAN
         if not options.smoke:  # other clients need no other broker
             plan = Plan(options.units, options.seconds, options.warm, against=True)
         failed |= _others(options, "clients", plan, clients.run_clients(of_clients, plan, say))
+    if pythons.NAME in names:
+        failed |= _pythons(options)
     if of_consumers := [name for name in names if name in ORDERLY_NAMES]:
         plan = SMOKE_PLAN
         if not options.smoke:
@@ -95,6 +122,23 @@ def _all(options: argparse.Namespace) -> int:
             plan = Plan(options.units, options.seconds, options.warm, against=against)
         failed |= _others(options, "orderly", plan, orderly.run_orderly(of_consumers, plan, say))
     return failed
+
+
+def _pythons(options: argparse.Namespace) -> int:
+    """Measure the Python clients; 1 if a message was lost, repeated or out of order."""
+    count, plan = pythons.SMOKE_COUNT, SMOKE_PLAN
+    if not options.smoke:
+        count, plan = options.client_count, Plan(options.units, against=True)
+    figures = pythons.run_pythons(plan, say, count=count)
+    shown = pythons.table(figures)
+    say("\n" + shown)
+    if options.page:
+        report.put_in_page(options.page, "pythons", shown)
+    rows = pythons.as_json(figures)
+    _write(options, "pythons", {"machine": report.machine(), "count": count, "arms": rows})
+    for line in figures.wrong:
+        say(f"BAD {line}")
+    return 1 if figures.wrong else 0
 
 
 def _expand(words: list[str]) -> list[str]:
@@ -307,7 +351,17 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--page", type=Path, help="put the table into this page, where it is marked"
     )
+    parser.add_argument(
+        "--install",
+        choices=["default", "tree"],
+        help="measure what pip install . gives (default), or this tree (default of a smoke)",
+    )
+    parser.add_argument(
+        "--client-count", type=int, default=pythons.COUNT, help="client-kafka: messages a unit"
+    )
     options = parser.parse_args(arguments)
+    if options.install is None:
+        options.install = "tree" if options.smoke else "default"
     if not options.curves and options.cells not in ([word] for word in ALONE):
         unknown = sorted(set(options.cells) - set(ALL_NAMES))
         if unknown:

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bench import rocketmq
+from bench import installs, rocketmq
 from bench.cells import Target, cost, rate
 from bench.compare import CellResult, Plan, Say, Unit, wait_quiet
 from bench.drivers.work import TOPIC
@@ -102,7 +101,7 @@ class Driver:
             self._process = subprocess.Popen(
                 command,
                 cwd=directory,
-                env={**os.environ, "HOME": str(directory), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+                env={**os.environ, "HOME": str(directory), **installs.current().environment()},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -116,7 +115,8 @@ class Driver:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait()
+        with self._process:  # waits for it, and closes the pipes
+            pass
 
     def run(self, mode: str, seconds: float) -> Unit:
         """Let it send for a while; return its numbers."""
@@ -242,8 +242,8 @@ def _decode(plan: Plan, say: Say) -> CellResult:
 
 
 def python_program(module: str) -> list[str]:
-    """Return how to start a module of `drivers/` with this interpreter."""
-    return [sys.executable, "-m", module]
+    """Return how to start a module of `drivers/` with the inorder that is measured."""
+    return [installs.current().python, "-m", module]
 
 
 def _cpp() -> list[str]:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -161,8 +162,19 @@ class Kafka:
             directory=self.directory,
         )  # fmt: skip
 
-    def tool(self, main: str, *words: str) -> None:
-        """Run one of Kafka's tools."""
+    def perform(
+        self, topic: str, count: int, body_bytes: int, settings: Mapping[str, object]
+    ) -> str:
+        """Send messages as fast as Kafka's own tool can; return what it says about it."""
+        return self.tool(
+            "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records",
+            str(count), "--throughput", "-1", "--record-size", str(body_bytes),
+            "--print-metrics", "--producer-props", f"bootstrap.servers={self.address}",
+            *(f"{name}={value}" for name, value in settings.items()),
+        )  # fmt: skip
+
+    def tool(self, main: str, *words: str) -> str:
+        """Run one of Kafka's tools; return what it prints."""
         done = subprocess.run(
             ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp",
              self._classes, main, *words],
@@ -170,6 +182,7 @@ class Kafka:
         )  # fmt: skip
         if done.returncode != 0:
             raise StartFailed(f"{main}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        return done.stdout
 
     def children(self) -> list[Child]:
         """Return all processes."""

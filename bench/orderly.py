@@ -1,7 +1,8 @@
 """Consumers working off a backlog: ours on our broker, Java's on Apache RocketMQ, units in turn.
 
-200-byte messages in four queues, handlers that do nothing and handlers of 2 ms, one queue at a time
-in order, and concurrently with 20 threads. Each unit is a new consumer process (a cell that ends
+200-byte messages in four queues that our own producer sent (Java's: stock sends), handlers that
+read key and body and handlers of 2 ms, one queue at a time in order, and concurrently with 20
+threads. Each unit is a new consumer process (a cell that ends
 with `-warm`: one that has worked off as much before) and a new group that begins at the beginning;
 it is timed from its first message to its last. CPU is that of the consumer and of the broker. What
 handlers of 2 ms allow is measured in the same unit: the same sleep in as many threads of the same
@@ -23,7 +24,9 @@ from bench.clients import CPU as CLIENT_CPU
 from bench.clients import Driver, Lacking, java_program, make_topic, python_program
 from bench.compare import CellResult, Plan, Say, Unit, wait_quiet
 from bench.drivers.consuming import THREADS, TOPIC
+from bench.drivers.traffic import BODY_BYTES
 from bench.loadgen import Load
+from bench.process import StartFailed
 from bench.systems import Ours, Theirs
 
 QUEUES = 4
@@ -85,12 +88,24 @@ class Side:
         stack.enter_context(system)
         self._runs = 0
         make_topic(system, TOPIC, QUEUES)
-        load = Load("send", 8, 32, topic=TOPIC, queues=QUEUES)
-        loadgen.run(system.address, load, seconds=600, warmup_s=0, count=BACKLOG)
         host, port = system.namesrv
         self._words = [*command, f"{host}:{port}"]
         self._directory = directory
+        self._fill()
         self._warm = stack.enter_context(self._start())
+
+    def _fill(self) -> None:
+        """Store the backlog as users of each side do: by our producer, or by stock sends."""
+        if self.system.name == Theirs.name:
+            load = Load("send", 8, 32, topic=TOPIC, queues=QUEUES)
+            loadgen.run(self.system.address, load, seconds=600, warmup_s=0, count=BACKLOG)
+            return
+        words = [*python_program("bench.drivers.pyours"), self._words[-1]]
+        with Driver("filler", words, self._directory) as filler:
+            filler.tell(f"produce nowait {BACKLOG} {TOPIC}")
+            said = [filler.answer() for _ in range(3)]
+        if wrong := json.loads(said[-1])["wrong"]:
+            raise StartFailed(f"the backlog: {wrong}")
 
     def _start(self) -> Driver:
         return Driver(f"consumer-{self.system.name}", self._words, self._directory)
@@ -110,6 +125,8 @@ class Side:
             raise AssertionError(f"{self.system.name} said {said!r} before its first message")
         before = self.system.broker.cpu_seconds()
         unit: Unit = json.loads(driver.answer())
+        if unit["body_bytes"] < count * BODY_BYTES:  # of messages with a key
+            raise AssertionError(f"handlers read {unit['body_bytes']} bytes of {count} messages")
         used_s = self.system.broker.cpu_seconds() - before
         unit[BROKER_CPU] = used_s / count * 1e6
         unit[CPU] = unit[CLIENT_CPU] + unit[BROKER_CPU]

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import installs
 from bench.cells import IDLE_CPU_PERCENT_MAX, IDLE_MB_MAX, READY_MS_MAX, Target
 from bench.compare import CellResult
 from bench.systems import Ours, Theirs
-from inorder import accelerated
 
 LABELS = {
     "messages_per_s": "messages/s",
@@ -105,7 +105,8 @@ def machine() -> dict[str, Any]:
     return {
         "python": sys.version.split()[0],
         "compiler_flags": "PGO" if _is_optimized() else "plain",
-        "compiled_module": accelerated.reason,
+        "install": installs.current().name,
+        "compiled_module": installs.current().compiled(),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
@@ -156,7 +157,7 @@ def put_in_page(page: Path, mark: str, text: str) -> None:
     where = machine()
     taken = (
         f"Taken {where['time'][:10]}: {where['cores']} cores, kernel {where['kernel']},"
-        f" Python {where['python']} ({where['compiler_flags']}), compiled"
+        f" Python {where['python']} ({where['compiler_flags']}), {where['install']}, compiled"
         f" module: {where['compiled_module']}."
     )
     shown = text if text.startswith("|") else f"```\n{text}\n```"

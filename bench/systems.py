@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, Self
 
+from bench import installs
 from bench.process import Child, StartFailed, free_ports
 from bench.remoting import Connection, RemotingError
 from bench.rocketmq import RocketMQBroker, RocketMQNameServer
@@ -135,16 +135,16 @@ def start_ours(
     flags: Mapping[str, object],
     settings: Mapping[str, object] | None = None,
 ) -> Child:
-    """Start `inorder <command>` from this source tree; settings may have RocketMQ's names."""
+    """Start `inorder <command>` of the chosen installation; settings may have RocketMQ's names."""
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     words += [
         word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")
     ]
     return Child(
         f"inorder-{command}",
-        [sys.executable, "-m", "inorder.cli.main", command, *words],
+        [installs.current().python, "-m", "inorder.cli.main", command, *words],
         directory=directory,
-        environment={"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"},
+        environment={**installs.current().environment(), "PYTHONUNBUFFERED": "1"},
     )
 
 

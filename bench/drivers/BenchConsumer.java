@@ -5,12 +5,15 @@ import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Consumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
 
 public class BenchConsumer {
     private static final int THREADS = 20;
@@ -57,8 +60,11 @@ public class BenchConsumer {
         throws Exception {
         AtomicInteger left = new AtomicInteger(count);
         CountDownLatch done = new CountDownLatch(1);
-        long[] end = new long[2];
-        Runnable handle = () -> {
+        long[] end = new long[3];
+        AtomicLong bodyBytes = new AtomicLong();
+        Consumer<MessageExt> handle = message -> {
+            String key = message.getKeys();
+            bodyBytes.addAndGet(key == null ? 0 : message.getBody().length);
             if (handlerMs > 0) {
                 try {
                     Thread.sleep(handlerMs);
@@ -74,6 +80,7 @@ public class BenchConsumer {
             } else if (now == 0) {
                 end[0] = System.nanoTime();
                 end[1] = cpuNanos();
+                end[2] = bodyBytes.get();
                 done.countDown();
             }
         };
@@ -86,12 +93,12 @@ public class BenchConsumer {
         consumer.subscribe("BenchOrderly", "*");
         if (mode.startsWith("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-                messages.forEach(message -> handle.run());
+                messages.forEach(handle);
                 return ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                messages.forEach(message -> handle.run());
+                messages.forEach(handle);
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
@@ -101,6 +108,7 @@ public class BenchConsumer {
         double seconds = (end[0] - began) / 1e9;
         return "{\"messages_per_s\": " + (count - 1) / seconds
             + ", \"client_cpu_us_per_message\": " + (end[1] - cpu) / 1e3 / count
+            + ", \"body_bytes\": " + end[2]
             + ", \"seconds\": " + seconds + "}";
     }
 

@@ -3,8 +3,8 @@
 A line `run MODE HANDLER_MS COUNT GROUP` makes a new group work off the first COUNT messages of the
 backlog; `@ began` comes with the first one, the numbers with the last. Modes: `orderly` and
 `concurrent` call a plain function in threads, as Java does; `orderly-async` awaits on the loop.
-`bare MODE HANDLER_MS COUNT LANES` calls the same handler as often from as many threads (or tasks)
-and nothing else: that is the rate that it allows.
+Handlers read key and body. `bare MODE HANDLER_MS COUNT LANES` calls the same handler as often from
+as many threads (or tasks) and nothing else: that is the rate that it allows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ class Meter:
         self._left = self._count = count
         self._lock = threading.Lock()
         self._began = self._cpu = 0.0
+        self._body_bytes = 0
         self.done = threading.Event()
         self.numbers: dict[str, float] = {}
 
-    def tick(self) -> None:
-        """A message was handled."""
+    def tick(self, key: str | None = "", body: bytes = b"") -> None:
+        """A message was handled, and its key and body read."""
         with self._lock:
             self._left -= 1
+            if key is not None:
+                self._body_bytes += len(body)
             if self._left == self._count - 1:
                 print("@ began", flush=True)
                 self._began, self._cpu = time.perf_counter(), time.process_time()
@@ -44,6 +47,7 @@ class Meter:
                     "messages_per_s": (self._count - 1) / seconds,
                     "client_cpu_us_per_message": cpu_s / self._count * 1e6,
                     "seconds": seconds,
+                    "body_bytes": self._body_bytes,
                 }
                 self.done.set()
 
@@ -55,10 +59,10 @@ def with_threads(namesrv: str, order: Any, handler_s: float, meter: Meter, group
     consumer = inorder.Consumer(namesrv, group=group, consume_from="first")
 
     @consumer.on(TOPIC, order=order, concurrency=THREADS)
-    def handle(_: Any) -> None:
+    def handle(message: Any) -> None:
         if handler_s:
             time.sleep(handler_s)
-        meter.tick()
+        meter.tick(message.key, message.body)
 
     with consumer:
         meter.done.wait()
@@ -71,10 +75,10 @@ async def on_the_loop(namesrv: str, handler_s: float, meter: Meter, group: str) 
     consumer = Consumer(namesrv, group=group, consume_from="first")
 
     @consumer.on(TOPIC, order="queue")
-    async def handle(_: Any) -> None:
+    async def handle(message: Any) -> None:
         if handler_s:
             await asyncio.sleep(handler_s)
-        meter.tick()
+        meter.tick(message.key, message.body)
 
     async with consumer:
         await asyncio.to_thread(meter.done.wait)
@@ -104,7 +108,7 @@ async def bare_tasks(handler_s: float, count: int, lanes: int) -> None:
     await asyncio.gather(*(handle() for _ in range(lanes)))
 
 
-def on_a_loop(work: Any) -> None:
+def on_a_loop(work: Any) -> Any:
     """Run a coroutine as our users would: on uvloop if it is there."""
     loop_factory: Any = None
     try:
@@ -114,7 +118,7 @@ def on_a_loop(work: Any) -> None:
     except ImportError:
         pass
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(work)
+        return runner.run(work)
 
 
 def bare(mode: str, handler_s: float, count: int, lanes: int) -> dict[str, float]:
