@@ -124,14 +124,20 @@ class Side:
             return self.stream().selectExpr(*words)
         return self.stream("queue,offset,key")
 
-    def to_topic(self, number: int) -> Any:
+    def to_topic(self, number: int, *, exactly_once: bool) -> Any:
         """Return the writer of a stream into a topic of the same broker."""
-        frame = self.stream("topic,broker,queue,offset,key,body")
+        topic = f"out{number}" if exactly_once else f"again{number}"
+        needed = "topic,broker,queue,offset,key,body" if exactly_once else "key,body"
+        frame = self.stream(needed)
         if self.source == "kafka":
             chosen = frame.select("key", "value")
             return chosen.writeStream.format("kafka").options(
                 **{"kafka.bootstrap.servers": self.options["kafka.bootstrap.servers"]},
-                topic=f"out{number}",
+                topic=topic,
+            )
+        if not exactly_once:
+            return frame.writeStream.format("inorder").options(
+                namesrv=self.options["namesrv"], topic=topic, delivery="at-least-once"
             )
         from inorder.spark import lineage
 
@@ -139,7 +145,7 @@ class Side:
             "body", "key", "source_topic", "source_broker", "source_queue", "source_offset"
         )
         return chosen.writeStream.format("inorder").options(
-            namesrv=self.options["namesrv"], topic=f"out{number}", sinkId=f"bench{number}"
+            namesrv=self.options["namesrv"], topic=topic, sinkId=f"bench{number}"
         )
 
 
@@ -229,8 +235,8 @@ def _fill(plan: SparkPlan, namesrv: str, folder: Path, say: Say) -> None:
         for queues in (FEW, MANY):
             admin.topics.create(f"small{queues}", queues=queues)
         admin.topics.create("latency", queues=QUEUES)
-        for number in range(plan.units):
-            admin.topics.create(f"out{number}", queues=QUEUES)
+        for name in _targets(plan):
+            admin.topics.create(name, queues=QUEUES)
     began = time.monotonic()
     feed = feeder(namesrv, TOPIC, plan.count, None, folder)
     _wait(feed)
@@ -239,9 +245,14 @@ def _fill(plan: SparkPlan, namesrv: str, folder: Path, say: Say) -> None:
     say(f"  filled our broker in {time.monotonic() - began:.1f} s")
 
 
+def _targets(plan: SparkPlan) -> list[str]:
+    """Return the topics that streams write to, of both deliveries."""
+    return [f"{name}{number}" for name in ("out", "again") for number in range(plan.units)]
+
+
 def _fill_kafka(plan: SparkPlan, kafka: Kafka, ours: Side, say: Say) -> None:
     """Put the same rows into Kafka."""
-    for name in (TOPIC, "latency", *(f"out{number}" for number in range(plan.units))):
+    for name in (TOPIC, "latency", *_targets(plan)):
         kafka.make_topic(name, QUEUES)
     began = time.monotonic()
     rows = ours.batch("key,body,queue").selectExpr("key", "body as value", "queue as partition")
@@ -280,14 +291,21 @@ def _throughput_runs(
         "stream-parquet": lambda side, where, _: _drain(
             side.stream().writeStream.option("path", str(where / "out")), where, "parquet"
         ),
-        "stream-topic": lambda side, where, number: _drain(side.to_topic(number), where, None),
+        "stream-topic": lambda side, where, number: _drain(
+            side.to_topic(number, exactly_once=True), where, None
+        ),
+        "stream-topic-at-least-once": lambda side, where, number: _drain(
+            side.to_topic(number, exactly_once=False), where, None
+        ),
         "stream-state": _state,
     }
     found: list[tuple[str, str, Callable[[], Unit]]] = []
     for name, run in cells.items():
         for number in range(plan.units):
             for side in sides:
-                if side.name == {"stream-topic": CEILING, "batch-noop-all": THEIRS}.get(name):
+                if side.name == {"batch-noop-all": THEIRS}.get(
+                    name, CEILING if "topic" in name else ""
+                ):
                     continue
                 found.append((name, side.name, _timed(run, side, folder, number, plan.count)))
     return found

@@ -945,6 +945,8 @@ cdef class Packing:
         self.count = held_rows.view.len // sizeof(int64_t)
         self.before = before
         self.id_head, self.middle, self.number_head, self.before_head = words
+        if self.before_head and not self.number_head:
+            raise ValueError("a row without a number follows none")
 
     cdef int64_t properties_size(self, Py_ssize_t index, Number* number) except -2:
         """Return how long the properties of a row are, -1 if it is not plain; write its number.
@@ -958,8 +960,11 @@ cdef class Packing:
         cdef Py_ssize_t which
         if before < -1 or self.numbers[index] < 0:
             return -1
-        total += len(self.before_head) + 1
-        total += write_number(number, self.numbers[index]) + 20 - (number - 1).at
+        size = write_number(number, self.numbers[index])
+        if len(self.number_head):  # else the rows have no numbers
+            total += size + 1
+        if len(self.before_head):
+            total += len(self.before_head) + 20 - (number - 1).at
         for which in range(1, self.column_count):
             if value_at(&self.columns[which], self.rows[index], &value, &size):
                 total += size
@@ -999,10 +1004,13 @@ cdef class Packing:
                 if self.columns[which].head_bytes:
                     out[0] = 2
                     out += 1
+        if not len(self.number_head):
+            return out
         out = put_bytes(out, self.number_head)
         out = put_number(out, written)
-        out = put_bytes(out, self.before_head)
-        out = put_number(out, written - 1)
+        if len(self.before_head):
+            out = put_bytes(out, self.before_head)
+            out = put_number(out, written - 1)
         out[0] = 2
         return out + 1
 

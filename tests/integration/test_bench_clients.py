@@ -39,6 +39,7 @@ def all_stored() -> tuple[dict[int, list[bytes]], list[tuple[int, int]]]:
 
 
 def test_bodies_say_what_they_are() -> None:
+    """A body of another length, or with other bytes, has no number."""
     made = bodies(COUNT)
     assert {len(body) for body in made} == {BODY_BYTES}
     assert [number_of(body) for body in made] == list(range(COUNT))
@@ -46,6 +47,7 @@ def test_bodies_say_what_they_are() -> None:
 
 
 def test_right_effects_are_right() -> None:
+    """Keys as text or as bytes, one key after the other or in turn."""
     handled = all_handled()
     assert wrong_effects(handled, COUNT, in_order=True) == []
     as_bytes: list[Handled] = [(str(key).encode(), body) for key, body in handled]
@@ -55,6 +57,7 @@ def test_right_effects_are_right() -> None:
 
 
 def test_wrong_effects_are_found() -> None:
+    """Lost, repeated, out of order, under another key, not read."""
     lost = all_handled()
     del lost[7]
     assert wrong_effects(lost, COUNT, in_order=True) == [
@@ -79,10 +82,12 @@ def test_wrong_effects_are_found() -> None:
 
 
 def test_right_storage_is_right() -> None:
+    """Each message is where its receipt says."""
     assert wrong_storage(*all_stored(), COUNT) == []
 
 
 def test_wrong_storage_is_found() -> None:
+    """Lost, stored twice, out of order, in two queues, under a wrong receipt."""
     stored, receipts = all_stored()
     last = stored[3].pop()
     found = wrong_storage(stored, receipts, COUNT)
@@ -103,6 +108,7 @@ def test_wrong_storage_is_found() -> None:
 
 
 def test_the_table_has_every_arm_and_goal() -> None:
+    """Ratios are those of rounds; without another side there are none."""
     figures = Figures()
     for arm in ARMS:
         rates = (200.0, 300.0) if arm.driver == OURS else (100.0, 300.0)
@@ -118,6 +124,7 @@ def test_the_table_has_every_arm_and_goal() -> None:
 
 
 def test_a_tool_that_did_not_fill_its_batches_is_bad() -> None:
+    """As is one that sent fewer messages, or said nothing."""
     said = "1000 records sent, 5000.0 records/sec (1.00 MB/sec), 1 ms avg latency\n"
     metric = "producer-metrics:batch-size-avg:{client-id=p} : %s\n"
     unit, bad = batches._read(said + metric % "6700.5", 1000, 0.002)
@@ -129,6 +136,7 @@ def test_a_tool_that_did_not_fill_its_batches_is_bad() -> None:
 
 @pytest.mark.slow
 def test_our_own_arms_run_and_are_right() -> None:
+    """Real processes, a real broker: every way to produce and to consume."""
     lines: list[str] = []
     figures = pythons.run_pythons(Plan(units=1, warm_s=0), lines.append, count=2000)
     assert figures.wrong == []

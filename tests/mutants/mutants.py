@@ -1069,6 +1069,30 @@ MUTANTS = [
         "            self._await(AHEAD_MAX)\n        except",
         "tests/spark/test_packed_sink.py::test_a_task_ends_when_its_last_rows_are_stored",
     ),
+    Mutant(
+        "rows-in-doubt-are-sent-again", "A12",
+        "a task does not ask which rows of a lost request are stored",
+        "inorder.spark.sink.sender",
+        "                    rows.stored[chosen[numbers <= last]] = True\n",
+        "                    pass\n",
+        "tests/spark/test_task_sink.py::test_lost_answers_are_asked_for",
+    ),
+    Mutant(
+        "old-numbers-stay-in-doubt", "A12",
+        "rows that are sent again are looked for under the numbers of the first try as well",
+        "inorder.spark.sink.sender",
+        "            rows.unsure.clear()\n",
+        "            pass\n",
+        "tests/spark/test_task_sink.py::test_lost_answers_are_asked_for",
+    ),
+    Mutant(
+        "rows-without-numbers-overtake", "A12",
+        "a broker without numbers gets several requests for a queue at a time",
+        "inorder.spark.sink.sender",
+        "                self._await(0)\n                some",
+        "                some",
+        "tests/spark/test_task_sink.py::test_a_broker_without_numbers_gets_none",
+    ),
     # Consuming without order, and members that want different things.
     Mutant(
         "late-commit-of-a-moved-queue", "P4",

@@ -42,10 +42,14 @@ class Chunk(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """The sender of rows: `name` makes their ids, `producer` is the broker's name for it."""
+    """The sender of rows: `name` makes their ids, `producer` is the broker's name for it.
+
+    Without a producer, rows carry no numbers. `named`: each row names the number before its own.
+    """
 
     name: str
     producer: str
+    named: bool = True
 
 
 def pack_some(  # noqa: PLR0917 - called in one place
@@ -83,9 +87,16 @@ def _words(sender: Sender) -> tuple[bytes, bytes, bytes, bytes]:
     return (
         b"UNIQ_KEY\x01" + _id_head(sender.name),
         b"\x02WAIT\x01true\x02",
-        f"{PRODUCER_ID}\x01{sender.producer}\x02{SEQUENCE}\x01".encode(),
-        f"\x02{PREDECESSOR}\x01".encode(),
+        *_number_words(sender),
     )
+
+
+def _number_words(sender: Sender) -> tuple[bytes, bytes]:
+    """Return the bytes before a row's number and before that of its predecessor, empty if none."""
+    if not sender.producer:
+        return b"", b""
+    head = f"{PRODUCER_ID}\x01{sender.producer}\x02{SEQUENCE}\x01".encode()
+    return head, f"\x02{PREDECESSOR}\x01".encode() if sender.named else b""
 
 
 def _columns(batch: pa.RecordBatch, properties: Any | None) -> list[Any]:
@@ -149,15 +160,12 @@ def _properties(
     for column, property_name in _PROPERTY_OF:
         if column in columns:
             parts += _optional(batch[column], property_name, column)
-    head = f"{PRODUCER_ID}\x01{sender.producer}\x02{SEQUENCE}\x01".encode()
-    earlier = np.concatenate(([before], numbers[:-1]))
-    parts += [
-        head,
-        _decimal(numbers),
-        f"\x02{PREDECESSOR}\x01".encode(),
-        _decimal(earlier),
-        b"\x02",
-    ]
+    head, before_head = _number_words(sender)
+    if head:
+        parts += [head, _decimal(numbers)]
+        if before_head:
+            parts += [before_head, _decimal(np.concatenate(([before], numbers[:-1])))]
+        parts.append(b"\x02")
     return pc.binary_join_element_wise(*parts, b"")
 
 

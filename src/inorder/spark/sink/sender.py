@@ -1,10 +1,11 @@
-"""The exactly-once sink: rows packed column by column, sent under sequence numbers.
+"""The sink: rows packed column by column, sent under sequence numbers.
 
     PackedSink   whole Arrow batches to producers, numbers and queues. The rules are those of
                  `spark/sink/service.py`, which goes row by row: a producer for each source queue,
                  the offset there as the number, a sub-index for further rows of one message.
                  Numbers ascend, or the task fails.
-    Sender       stores the rows of each producer once
+    Sender       exactly once: stores the rows of each producer once
+    TaskSender   at least once: numbers the rows of one task as they go
 
 The sender says hello to a broker under the producer's name, then asks for the last number of that
 name on a queue. Rows up to it are stored and are left out. The others go in their order, several
@@ -20,10 +21,11 @@ the versions in which the batch may have run before. Why: decision 34.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,8 +33,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inorder.accelerated import native
+from inorder.client.identity import Identity, MessageIds, new_id
 from inorder.client.rules.receipts import Verdict, verdict
 from inorder.client.rules.routes import publish_queues
+from inorder.clock import SystemClock
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,
@@ -41,6 +45,7 @@ from inorder.errors import (
     KeyMapChanged,
     OutcomeUnknown,
     ProducerGap,
+    ProducerUnknown,
     TopicNotRouted,
     TransportError,
     broker_error,
@@ -50,7 +55,7 @@ from inorder.net.blocking import BlockingConnection, BlockingProducer, Incarnati
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.spark.cluster import Cluster, Servers
 from inorder.spark.sink import packing
-from inorder.spark.sink.options import LINEAGE, OWN, SinkOptions
+from inorder.spark.sink.options import EXACTLY_ONCE, LINEAGE, OWN, SinkOptions
 from inorder.spark.sink.packing import Array, Chunk, as_column, join_properties, pack_some
 from inorder.spark.sink.rules import Begun, name_at
 from inorder.spark.sink.service import (
@@ -95,9 +100,11 @@ class Rows:
     numbers: Array
     place: Callable[[Targets], Array]
     """Gives each row the index of its queue."""
-    pack: Callable[[str, Array, int], list[Chunk]]
+    pack: Callable[[packing.Sender, Array, int], list[Chunk]]
     """Packs some rows of one queue for a producer, given the number that they come after."""
     stored: Array = field(default_factory=lambda: np.zeros(0, bool))
+    unsure: list[tuple[TopicQueue, Array, Array]] = field(default_factory=list)
+    """Rows that were given numbers as they went: their queue, the rows and the numbers."""
 
 
 @dataclass(slots=True)
@@ -115,7 +122,9 @@ class _Sent(NamedTuple):
 
 
 class Sender:
-    """Sends rows for one task; made and used by one thread."""
+    """Sends rows for one task, by the names and numbers that they bring; used by one thread."""
+
+    _named = True
 
     def __init__(self, servers: Servers) -> None:
         self._cluster = Cluster(servers, group=DEFAULT_GROUP)
@@ -166,11 +175,12 @@ class Sender:
         """Send the rows without a reply again, and `more`, without rows that are stored."""
         waiting = {id(rows): rows for rows in (*(sent.rows for sent in self._open), *more)}
         for attempt in range(1, ATTEMPTS):
-            if not _passes(error):
+            if not self._passes(error):
                 break
             self.close()
             time.sleep(PAUSE_S * attempt)
             try:
+                self._look_back(waiting.values())
                 for rows in waiting.values():
                     self._send(rows, self._the_targets(rows.topic, anew=True))
                 self._await(0)
@@ -178,6 +188,16 @@ class Sender:
             except (TransportError, BrokerError, TopicNotRouted) as again:
                 error = again
         raise error
+
+    def _passes(self, error: InorderError) -> bool:
+        """Return whether sending again may succeed after asking for the last number."""
+        # A broker that restarts is missing in the routes for a moment.
+        if isinstance(error, TransportError | ProducerGap | KeyMapChanged | TopicNotRouted):
+            return True
+        return isinstance(error, BrokerError) and error.retriable
+
+    def _look_back(self, waiting: Iterable[Rows]) -> None:
+        """Find out what is stored of rows that are about to be sent again; `_send` does it here."""
 
     def _the_targets(self, topic: str, *, anew: bool = False) -> Targets:
         found = None if anew else self._targets.get(topic)
@@ -243,7 +263,13 @@ class Sender:
         name = name_at(rows.name, targets.version)
         for pending in waiting_queues:
             last = self._producer(name, pending.queue).last[rows.topic, pending.queue.index]
-            pending.chunks.extend(rows.pack(name, pending.rows, last))
+            pending.chunks.extend(rows.pack(packing.Sender(rows.name, name), pending.rows, last))
+        self._send_chunks(rows, name, waiting_queues, targets)
+
+    def _send_chunks(
+        self, rows: Rows, name: str, waiting_queues: list[_Pending], targets: Targets
+    ) -> None:
+        """Send the requests of some queues in turn."""
         while waiting_queues:
             for pending in waiting_queues:
                 self._await(AHEAD_MAX - 1)
@@ -300,7 +326,7 @@ class Sender:
         found = self._producers.get((name, queue.broker))
         if found is None:
             found = self._producers[name, queue.broker] = BlockingProducer(
-                self._connection(queue), name, self._incarnations, named=True
+                self._connection(queue), name, self._incarnations, named=self._named
             )
         return found
 
@@ -329,12 +355,83 @@ def _check_stored(answer: Command) -> None:
         raise broker_error(answer.code, answer.remark)
 
 
-def _passes(error: InorderError) -> bool:
-    """Return whether sending again may succeed after asking for the last number."""
-    # A broker that restarts is missing in the routes for a moment.
-    if isinstance(error, TransportError | ProducerGap | KeyMapChanged | TopicNotRouted):
-        return True
-    return isinstance(error, BrokerError) and error.retriable
+class TaskSender(Sender):
+    """Sends rows for one task at least once: under an id of its own that no other task knows.
+
+    Rows get numbers as they go, 0, 1, 2, … on each queue, so that a request which is sent again
+    after a failure is not stored twice. A repeated task has another id and stores its rows again.
+    A broker without sequence numbers, as Apache RocketMQ, gets rows without them. It cannot refuse
+    a request that overtook one before it, so each queue has one request at a time there.
+    """
+
+    _named = False
+
+    def __init__(self, servers: Servers) -> None:
+        super().__init__(servers)
+        self._id = new_id(MessageIds(Identity.of_this_process(), SystemClock()))
+        self._used: set[TopicQueue] = set()
+        self._unnumbered: set[str] = set()
+        self._count = 0
+
+    def send(self, rows: Rows) -> None:
+        """Send rows in their order; they are stored when `finish` has returned."""
+        rows.numbers[:] = np.arange(self._count, self._count + len(rows.numbers))
+        self._count += len(rows.numbers)
+        super().send(rows)
+
+    def _send(self, rows: Rows, targets: Targets) -> None:
+        where = rows.place(targets)
+        waiting_queues = []
+        for index in np.flatnonzero(np.bincount(where[~rows.stored])).tolist():
+            queue = targets.queues[index]
+            chosen = np.flatnonzero((where == index) & ~rows.stored)
+            last = self._last(queue)
+            if last is None:
+                by = packing.Sender(self._id, "")
+            else:
+                by = packing.Sender(f"{self._id}:{queue}", self._id, named=False)
+                rows.numbers[chosen] = np.arange(last + 1, last + 1 + len(chosen))
+                rows.unsure.append((queue, chosen, rows.numbers[chosen]))
+            chunks = deque(rows.pack(by, chosen, -1))
+            waiting_queues.append(_Pending(queue, chosen, chunks))
+        if any(pending.queue.broker in self._unnumbered for pending in waiting_queues):
+            while waiting_queues:
+                self._await(0)
+                some = [replace(one, chunks=deque([one.chunks[0]])) for one in waiting_queues]
+                self._send_chunks(rows, self._id, some, targets)
+                for pending in waiting_queues:
+                    pending.chunks.popleft()
+                waiting_queues = [pending for pending in waiting_queues if pending.chunks]
+        else:
+            self._send_chunks(rows, self._id, waiting_queues, targets)
+
+    def _last(self, queue: TopicQueue) -> int | None:
+        """Return the last number of this task on a queue, None if its broker knows no numbers."""
+        if queue.broker in self._unnumbered:
+            return None
+        producer = self._producer(self._id, queue)
+        try:
+            producer.hello()
+        except CodeNotSupported:
+            self._unnumbered.add(queue.broker)
+            return None
+        if queue not in self._used:  # nothing was ever sent there under this id
+            self._used.add(queue)
+            producer.last[queue.topic, queue.index] = -1
+        return producer.find_last(queue.topic, queue.index)
+
+    def _look_back(self, waiting: Iterable[Rows]) -> None:
+        """Mark what is stored, of all rows before any is sent again: then numbers are new."""
+        for rows in waiting:
+            for queue, chosen, numbers in rows.unsure:
+                last = self._last(queue)
+                if last is not None:
+                    rows.stored[chosen[numbers <= last]] = True
+            rows.unsure.clear()
+
+    def _passes(self, error: InorderError) -> bool:
+        """Return whether sending again may succeed; a forgotten id begins again."""
+        return isinstance(error, ProducerUnknown) or super()._passes(error)
 
 
 SINK_NAME_CHARS_MAX: Final = 120
@@ -356,7 +453,9 @@ class PackedSink:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._sender = Sender(options.servers)
+        self._is_exact = options.delivery == EXACTLY_ONCE
+        self._sender = (Sender if self._is_exact else TaskSender)(options.servers)
+        self._turn = os.getpid()  # tasks without keys begin with different queues
         self._last: dict[str, int] = {}
         self._places: dict[tuple[str, int], int] = {}
         self._shift = 0
@@ -376,7 +475,7 @@ class PackedSink:
         """
         if not batch.num_rows:
             return
-        if set(OWN) <= set(batch.schema.names):
+        if self._is_exact and set(OWN) <= set(batch.schema.names):
             mine = pc.and_(*(batch[name].is_valid() for name in OWN))
             # Some rows have numbers of their own, others only a source place.
             if 0 < pc.sum(mine).as_py() < batch.num_rows:
@@ -400,7 +499,8 @@ class PackedSink:
         found = None
         if "properties" in names:
             found = join_properties(batch["properties"], SET_BY_OTHERS, OUR_PREFIX)
-        if set(LINEAGE) <= names and set(OWN) <= names:
+        # Where the producer's name and number do not say it.
+        if set(LINEAGE) <= names and (not self._is_exact or set(OWN) <= names):
             parts = [batch[name].cast(pa.string()).cast(pa.binary()) for name in LINEAGE]
             places = pc.binary_join_element_wise(*parts, b"|")
             told = pc.binary_join_element_wise(f"{SOURCE}\x01".encode(), places, b"\x02", b"")
@@ -412,6 +512,9 @@ class PackedSink:
 
     def _groups(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, Array, Array]]:
         """Return name of the producer, topic, rows and numbers, of each producer and topic."""
+        if not self._is_exact:
+            yield from self._unnamed(batch)
+            return
         names, codes, numbers = self._named(batch)
         has_key = self._has_key(batch)
         topics, topic_codes = self._topics(batch)
@@ -428,6 +531,15 @@ class PackedSink:
             for topic_code in np.unique(topic_codes[rows]):
                 chosen = np.flatnonzero(kinds == kind * len(topics) + topic_code)
                 yield name, topics[topic_code], chosen, numbered[chosen]
+
+    def _unnamed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, Array, Array]]:
+        """Return the same where rows have no numbers of their own."""
+        topics, topic_codes = self._topics(batch)
+        kinds = topic_codes * 2 + ~self._has_key(batch)
+        for kind in np.unique(kinds).tolist():
+            rows = np.flatnonzero(kinds == kind)
+            name = KEYLESS if kind % 2 else ""
+            yield name, topics[kind // 2], rows, np.zeros(len(rows), np.int64)
 
     def _named(self, batch: pa.RecordBatch) -> tuple[list[str], Array, Array]:
         """Return the producers' names, the producer of each row, and numbers without sub-index."""
@@ -508,18 +620,19 @@ class PackedSink:
         self, batch: pa.RecordBatch, own: Any, name: str, topic: str, rows: Array, numbers: Array
     ) -> Rows:
         is_keyed = not name.endswith(KEYLESS)
+        self._turn += 1
+        turn = 0 if self._is_exact else self._turn  # else without order: the next queue
 
-        def packed(producer: str, wanted: Array, before: int) -> list[Chunk]:
-            by = packing.Sender(name, producer)
+        def packed(by: packing.Sender, wanted: Array, before: int) -> list[Chunk]:
             return pack_some(batch, own, rows[wanted], by, numbers[wanted], before)
 
         def place(targets: Targets) -> Array:
             if is_keyed:
                 return self._by_key(batch["key"], rows, len(targets.queues))
             if "source_queue" not in batch.schema.names:
-                return np.zeros(len(numbers), np.int64)
+                return np.full(len(numbers), turn % len(targets.queues), np.int64)
             values = batch["source_queue"].take(pa.array(rows)).cast(pa.int64())
-            queues: Array = values.fill_null(0).to_numpy(False)
+            queues: Array = values.fill_null(turn).to_numpy(False)
             return queues % len(targets.queues)
 
         return Rows(name, topic, numbers, place, packed)

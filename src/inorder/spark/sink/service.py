@@ -107,10 +107,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def send_rows(options: SinkOptions, batches: Iterator[Any]) -> WriterCommitMessage:
     """Send rows in their order; return when all are stored."""
-    if options.delivery == EXACTLY_ONCE and "delay_level" not in options.columns:
-        _send_packed(options, batches)
-    else:
+    if "delay_level" in options.columns:
         _send_one_by_one(options, batches)
+    else:
+        _send_packed(options, batches)
     return WriterCommitMessage()
 
 
@@ -118,15 +118,16 @@ def _send_packed(options: SinkOptions, batches: Iterator[Any]) -> None:
     from inorder.spark.sink.sender import send_packed
     from inorder.sync.producer import Producer
 
+    exact = options.delivery == EXACTLY_ONCE
     for name, topic, rows, numbers in send_packed(options, batches):
-        tls = options.servers.context()
-        with Producer(options.namesrv, id=name, tls=tls) as producer:  # it creates the topic
+        tls, id_ = options.servers.context(), name if exact else None
+        with Producer(options.namesrv, id=id_, tls=tls) as producer:  # it creates the topic
             members = list(zip(rows.to_pylist(), numbers.tolist(), strict=True))
-            _send_to(producer, options, topic, members, exact=True)
+            _send_to(producer, options, topic, members, exact=exact)
 
 
 def _send_one_by_one(options: SinkOptions, batches: Iterator[Any]) -> None:
-    """Send rows that cannot be packed: those with a delay, and those without numbers."""
+    """Send rows that cannot be packed: those with a delay."""
     from inorder.sync.producer import Producer
 
     exact = options.delivery == EXACTLY_ONCE

@@ -118,17 +118,21 @@ def rows(draw: st.DrawFn) -> Any:
     first=st.sampled_from([0, 9, 10, 99, 1 << 40, 10**17]), before=st.sampled_from([-1, 0, 8]),
     most=st.sampled_from([1, 2, 5, 1024]), bytes_max=st.sampled_from([1, 300, 1 << 20]),
     every=st.sampled_from([1, 2, 3]),
+    sender=st.sampled_from([
+        packing.Sender("spark:sink:t:b:0", "spark:sink:t:b:0@2"), packing.Sender("id", ""),
+        packing.Sender("id:q", "id", named=False),
+    ]),
 )  # fmt: skip
 def test_requests_of_rows_are_the_same(  # noqa: PLR0917 - drawn
-    batch: Any, own: bool, step: int, first: int, before: int, most: int, bytes_max: int, every: int
-) -> None:
+    batch: Any, own: bool, step: int, first: int, before: int, most: int, bytes_max: int,
+    every: int, sender: packing.Sender,
+) -> None:  # fmt: skip
     """Bodies, where they are cut, and what is refused: nulls, separators, bodies without bytes."""
     chosen = np.arange(0, batch.num_rows, every)
     numbers = first + step * np.arange(len(chosen), dtype=np.int64)
     properties = None
     if own:
         properties = pa.array([b"p\x01%d\x02" % at for at in range(batch.num_rows)], pa.binary())
-    sender = packing.Sender("spark:sink:t:b:0", "spark:sink:t:b:0@2")
 
     def packed() -> Any:
         with pytest.MonkeyPatch.context() as patch:
@@ -185,6 +189,8 @@ def test_places_outside_of_the_data_are_refused() -> None:
     words = (b"", b"", b"", b"")
     with pytest.raises(ValueError, match="outside"):
         native.pack_rows([body], inside, inside, -1, words, 10, 1000)
+    with pytest.raises(ValueError, match="follows none"):
+        native.pack_rows([body], inside, inside, -1, (b"", b"", b"", b"x"), 10, 1000)
     with pytest.raises(ValueError, match="no such row"):
         native.pack_rows([body], np.array([1], np.int64), inside, -1, words, 10, 1000)
     with pytest.raises(ValueError, match="bounds"):
