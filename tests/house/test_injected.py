@@ -47,6 +47,7 @@ RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|o
 RANDOM_IN = {
     "client/identity.py": "tells this process from all others; tests hand in an Identity",
     "net/tls.py": "a private key must not be predictable",
+    "spark/warm.py": "forked processes must not draw the same numbers",
 }
 
 FILE_NAMES = re.compile(
@@ -64,6 +65,7 @@ FILES_IN = {
     "cli/failures.py": "output that nobody reads any more goes nowhere",
     "cli/target.py": "the profiles of a person, read before anything starts",
     "spark/sessions.py": "wrappers in the user's cache, and settings of the JVM: other programs",
+    "spark/warm.py": "a pipe that ends with its driver, and a socket: processes, no data",
     "spark/jobs/files.py": "archives go through Arrow's file systems; local ones are synced",
     "spark/ordered/storage.py": "states of a query, in a folder that all executors see",
     "testing/brokers.py": "a temporary directory for the broker of a test",
@@ -75,6 +77,7 @@ ENVIRONMENT_IN = {
     "cli/settings.py": "the reader of settings; everything else gets them as arguments",
     "cli/oncluster.py": "which cluster a person means when no option says it",
     "spark/sessions.py": "Spark and Java are configured by it",
+    "spark/warm.py": "hands the environment of one process to another",
     "client/nameservers.py": "which name servers a client means that is given none",
 }
 

@@ -13,7 +13,8 @@ Workers start in half the time. A local Spark puts `pyspark.zip` and a jar befor
 the search path of every Python that it starts, although the same pyspark is installed. Modules from
 a zip are compiled in each process, and the directories of both are read again and again: 0.7 s of
 CPU a process, and a stream starts several. So workers are called through a wrapper that leaves both
-out. What Spark needs to run: decision 32.
+out, and they are forked from a process that has imported everything (`warm.py`). What Spark needs
+to run: decision 32.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from inorder.errors import ConfigError
+from inorder.spark import warm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,7 +164,11 @@ for part in $PYTHONPATH; do
   case "$part" in "$SPARK_HOME"/*) ;; *) kept="$kept${kept:+:}$part";; esac
 done
 unset IFS
-PYTHONPATH=$kept exec '{python}' "$@"
+export PYTHONPATH="$kept"
+if [ "$1" = -m ] && [ -S "$INORDER_SPARK_WARM" ]; then
+  exec '{python}' -I -S '{warm}' "$INORDER_SPARK_WARM" '{python}' "$@"
+fi
+exec '{python}' "$@"
 """
 
 
@@ -178,7 +184,43 @@ def worker_python(executable: str, spark_home: Path, environment: Mapping[str, s
     if not (spark_home / "python" / "lib" / "pyspark.zip").exists():
         return executable
     text = _PYTHON_WRAPPER.replace("{python}", executable.replace("'", "'\\''"))
+    text = text.replace("{warm}", str(Path(warm.__file__)).replace("'", "'\\''"))
     return str(_script(text, cache_folder(environment)))
+
+
+WARM: Final = "INORDER_SPARK_WARM"
+"""The environment variable that names the socket of the warm process."""
+_WARM_MODULES: Final = (
+    "pyspark.daemon",
+    "pyspark.worker",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.write_into_data_source",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "inorder.spark.source.service",
+    "inorder.spark.sink.sender",
+)
+_warm: list[subprocess.Popen[bytes]] = []
+
+
+def warm_up(environment: Mapping[str, str]) -> str:
+    """Start the process that those of Spark are forked from; return its socket.
+
+    It ends with this process, which holds its standard input.
+    """
+    address = str(Path(tempfile.mkdtemp(prefix="inorder-warm-")) / "s")
+    modules = [name for name in _WARM_MODULES if importlib.util.find_spec(name) is not None]
+    # Spark starts workers with hash seed 0 unless the user has another one.
+    seed = environment.get("PYTHONHASHSEED", "0")
+    _warm.append(
+        subprocess.Popen(  # noqa: S603  # this Python
+            [sys.executable, "-m", warm.__name__, address, *modules],
+            env={**environment, "PYTHONHASHSEED": seed},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+    )
+    return address
 
 
 def _script(text: str, cache: Path) -> Path:
@@ -254,6 +296,9 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", python)
     # The driver's planner process is started with this Python.
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
+    is_ours = python != sys.executable and python == os.environ["PYSPARK_PYTHON"]
+    if is_ours and not any(one.poll() is None for one in _warm):
+        os.environ[WARM] = warm_up(os.environ)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "SPARK_CONF_DIR" not in os.environ:
