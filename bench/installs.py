@@ -16,6 +16,7 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import loadgen
 from bench.once import once
 from bench.process import StartFailed
 
@@ -71,14 +72,16 @@ def default() -> Install:
     """Return an environment with nothing but `pip install .`, made if it is not there."""
     home = CACHE / f"install-{_digest()}"
     python = home / "bin" / "python"
+    found = Install("pip install .", str(python), (ROOT,))  # bench itself is not installed
 
     def install() -> None:
         venv.create(home, with_pip=True, clear=True)
         pip_install(python, str(ROOT))
-        # As after any install from a package index, which compiles bytecode: pip has done so.
+        if loadgen.compiler() is not None and found.compiled() != "yes":
+            raise StartFailed(f"pip install . compiled nothing: {found.compiled()}")
 
     once(home / "complete", install)
-    return Install("pip install .", str(python), (ROOT,))  # bench itself is not installed
+    return found
 
 
 def pip_install(python: Path, *wanted: str) -> None:
