@@ -87,9 +87,12 @@ def default() -> Install:
 def pip_install(python: Path, *wanted: str) -> None:
     """Install packages into the environment of a Python."""
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*pip, *wanted], capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            [*pip, *wanted], capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StartFailed(f"pip took too long to install {' '.join(wanted)}") from error
     if done.returncode != 0:
         raise StartFailed(f"pip could not install {' '.join(wanted)}: {done.stderr[-1000:]}")
 
