@@ -47,6 +47,18 @@ def test_a_good_journey_has_no_findings():
     assert judge(journey(GOOD, commits=(Committed("x", QUEUE, 3, 50),))) == []
 
 
+def test_a_ctrl_c_that_meets_an_import_is_no_fault_of_ours():
+    """Python ignores it in the callback of an import lock, and says so."""
+    said = (
+        "Exception ignored in: <function _get_module_lock.<locals>.cb at 0x7f>\nKeyboardInterrupt"
+    )
+    life = Life("s", 7, 0, 100, 0, frozenset({0}), said=said)
+    commits = (Committed("x", QUEUE, 3, 50),)
+    assert judge(journey(GOOD, commits=commits, lives=(life,))) == []
+    twice = replace(life, said=f"{said} Exception ignored in: <function ours>")
+    assert judge(journey(GOOD, commits=commits, lives=(twice,))) != []
+
+
 @pytest.mark.parametrize(
     ("text", "changes", "says"),
     [
