@@ -13,7 +13,7 @@ from typing import Final
 
 from inorder.errors import ConfigError
 
-INTERFACE: Final = 3
+INTERFACE: Final = 4
 """The value of `native.INTERFACE` that this source expects."""
 SWITCH: Final = "INORDER_PURE"
 

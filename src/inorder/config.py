@@ -133,7 +133,7 @@ class ConsumerConfig:
 
     pull_suspend_ms: int = setting(15_000, "how long a broker may hold a pull that finds nothing")
     pull_timeout_ms: int = setting(30_000, "time for a pull and its answer", rocketmq="consumerTimeoutMillisWhenSuspend")
-    pull_messages_max: int = setting(32, "messages of one pull")
+    pull_messages_max: int = setting(500, "messages of one pull, of 256 KiB at most; an Apache RocketMQ broker gives 32 at most")
     pull_interval_ms: int = setting(0, "pause after a pull that found messages", rocketmq="pullInterval")
     pull_error_delay_ms: int = setting(1000, "pause after a pull that failed", rocketmq="pullTimeDelayMillsWhenException")
     cached_messages_max: int = setting(1000, "messages of one queue not done yet; above: no further pull")

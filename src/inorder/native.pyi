@@ -58,3 +58,16 @@ def ranges_of(
 def count_right(
     data: Any, view: Any, base: int, end: int, topic: bytes, queue_id: int, offset: int
 ) -> int: ...
+
+class Messages:
+    def __init__(
+        self, kind: type[Any], names: tuple[str, ...], library: Callable[[bytes], int]
+    ) -> None: ...
+    def read(
+        self,
+        data: bytes,
+        at: int,
+        found: list[Any],
+        queue_of: Callable[[bytes, int], Any],
+        fencing: object,
+    ) -> int: ...

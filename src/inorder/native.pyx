@@ -14,7 +14,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
-INTERFACE = 3
+INTERFACE = 4
 """Goes up with every change of what this module offers; `inorder/accelerated.py` compares it."""
 
 cdef enum:
@@ -1184,3 +1184,168 @@ def count_right(
         entry += ENTRY_BYTES
         count += 1
     return count
+
+
+# -- messages of a consumer: client/consume/messages.py --------------------------------------------
+
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+
+cdef extern from "structmember.h":
+    ctypedef struct PyMemberDef:
+        Py_ssize_t offset
+
+cdef extern from "Python.h":
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef* d_member
+    object PyType_GenericAlloc(PyTypeObject* kind, Py_ssize_t items)
+
+cdef enum:
+    MESSAGE_SLOTS = 13
+    NOT_PLAIN = 0x31  # compressed, IPv6 hosts
+
+cdef struct Value:
+    const uint8_t* at
+    Py_ssize_t size
+
+
+cdef inline void set_slot(object message, Py_ssize_t offset, object value) noexcept:
+    """Set a slot that is empty."""
+    Py_INCREF(value)
+    (<PyObject**>(<char*>(<PyObject*>message) + offset))[0] = <PyObject*>value
+
+
+cdef inline object text_of(const Value* value):
+    if value.at == NULL:
+        return None
+    return PyUnicode_DecodeUTF8(<const char*>value.at, value.size, "replace")
+
+
+cdef bint find_values(
+    const uint8_t* at, Py_ssize_t size, Value* key, Value* tag
+) noexcept nogil:
+    """Find key and tag of raw properties; return whether there is a unique id. The last counts."""
+    cdef const uint8_t* end = at + size
+    cdef const uint8_t* stop
+    cdef const uint8_t* mark
+    cdef bint unique = False
+    key.at = tag.at = NULL
+    while at < end:
+        stop = <const uint8_t*>memchr(at, 2, end - at)
+        if stop == NULL:
+            stop = end
+        mark = <const uint8_t*>memchr(at, 1, stop - at)
+        if mark != NULL and mark + 1 < stop:
+            if mark - at == 13:
+                if memcmp(at, b"__SHARDINGKEY", 13) == 0:
+                    key.at, key.size = mark + 1, stop - mark - 1
+            elif mark - at == 8:
+                if memcmp(at, b"UNIQ_KEY", 8) == 0:
+                    unique = True
+            elif mark - at == 4:
+                if memcmp(at, b"TAGS", 4) == 0:
+                    tag.at, tag.size = mark + 1, stop - mark - 1
+        at = stop + 1
+    return unique
+
+
+cdef class Messages:
+    """Makes the messages of pull answers: `_plain`. Their slots are filled without their class."""
+
+    cdef object kind
+    cdef object library
+    cdef Py_ssize_t slots[MESSAGE_SLOTS]
+
+    def __init__(self, type kind not None, tuple names not None, library):
+        """`names` are the slots of the class `kind`, in the order of `_fill`."""
+        if len(names) != MESSAGE_SLOTS:
+            raise ValueError(f"a message has {MESSAGE_SLOTS} slots, not {len(names)}")
+        from types import MemberDescriptorType
+
+        self.kind = kind
+        self.library = library
+        for index, name in enumerate(names):
+            slot = getattr(kind, name)
+            if type(slot) is not MemberDescriptorType:
+                raise ValueError(f"{name} is no slot")
+            self.slots[index] = (<PyMemberDescrObject*><PyObject*>slot).d_member.offset
+
+    def read(self, bytes data not None, Py_ssize_t at, list found not None, queue_of, fencing):
+        """Add the plain messages from an index on; return the index of the first other record."""
+        cdef const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t stop = PyBytes_GET_SIZE(data)
+        cdef const uint8_t* p
+        cdef int64_t size, body_bytes
+        cdef Py_ssize_t topic_bytes, gap, properties
+        cdef const uint8_t* topic
+        cdef const uint8_t* topic_before = NULL
+        cdef Py_ssize_t topic_bytes_before = -1
+        cdef int32_t queue_id, queue_before = -1
+        cdef Value key, tag
+        cdef object queue = None, name = None
+        if at < 0:
+            raise ValueError("an index is not negative")
+        while stop - at >= RECORD_MIN:
+            p = base + at
+            size = <int32_t>get32(p)
+            body_bytes = <int32_t>get32(p + RECORD_HEAD - 4)
+            if (
+                size < RECORD_MIN or size > stop - at
+                or <int32_t>get32(p + 4) != MAGIC_V1
+                or get32(p + 36) & NOT_PLAIN
+                or body_bytes <= 0 or body_bytes > size - RECORD_MIN
+            ):
+                return at
+            topic = p + RECORD_HEAD + body_bytes + 1
+            topic_bytes = topic[-1]
+            gap = RECORD_HEAD + body_bytes + topic_bytes + 3
+            if gap > size:
+                return at
+            properties = (topic[topic_bytes] << 8) | topic[topic_bytes + 1]
+            if properties != size - gap or properties > PROPERTIES_MAX:
+                return at
+            if not find_values(p + gap, properties, &key, &tag):
+                return at
+            if body_crc(p + RECORD_HEAD, body_bytes, self.library) != get32(p + 8):
+                return at
+            queue_id = <int32_t>get32(p + 12)
+            if (
+                queue_id != queue_before or topic_bytes != topic_bytes_before
+                or memcmp(topic, topic_before, topic_bytes) != 0
+            ):
+                queue = queue_of(
+                    PyBytes_FromStringAndSize(<const char*>topic, topic_bytes), queue_id
+                )
+                name = queue.topic
+                queue_before = queue_id
+                topic_before, topic_bytes_before = topic, topic_bytes
+            found.append(self._fill(p, body_bytes, p + gap, properties, queue, name, fencing,
+                                    text_of(&key), text_of(&tag)))
+            at += size
+        return at
+
+    cdef object _fill(
+        self, const uint8_t* p, Py_ssize_t body_bytes, const uint8_t* raw, Py_ssize_t properties,
+        object queue, object name, object fencing, object key, object tag
+    ):
+        cdef object message = PyType_GenericAlloc(<PyTypeObject*><PyObject*>self.kind, 0)
+        set_slot(message, self.slots[0], name)
+        set_slot(message, self.slots[1], queue)
+        set_slot(message, self.slots[2], <int64_t>get64(p + 20))
+        set_slot(
+            message, self.slots[3],
+            PyBytes_FromStringAndSize(<const char*>(p + RECORD_HEAD), body_bytes),
+        )
+        set_slot(message, self.slots[4], <int64_t>get64(p + 40))
+        set_slot(message, self.slots[5], <int64_t>get64(p + 56))
+        set_slot(message, self.slots[6], <int32_t>get32(p + 72))
+        set_slot(message, self.slots[7], <int64_t>get64(p + 28))
+        set_slot(message, self.slots[8], <int32_t>get32(p + 16))
+        set_slot(message, self.slots[9], fencing)
+        set_slot(
+            message, self.slots[10], PyBytes_FromStringAndSize(<const char*>raw, properties)
+        )
+        set_slot(message, self.slots[11], key)
+        set_slot(message, self.slots[12], tag)
+        return message

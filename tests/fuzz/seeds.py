@@ -83,7 +83,13 @@ def all_seeds() -> dict[str, list[bytes]]:
         if not command.is_response:
             _request(seeds, code, command, body)
         elif code == RequestCode.PULL_MESSAGE and command.code == 0:
-            for name in ("record_decode", "record_scan", "record_list", "compiled_answer"):
+            for name in (
+                "record_decode",
+                "record_scan",
+                "record_list",
+                "compiled_answer",
+                "compiled_messages",
+            ):
                 seeds[name].append(body)
         elif code in BODY_OF_ANSWER and command.code == 0 and body:
             seeds["json_bodies"].append(bytes((BODY_OF_ANSWER[RequestCode(code)],)) + body)

@@ -31,6 +31,7 @@ from inorder.broker.sends import service as send_service
 from inorder.broker.sends.rules import is_special, split_batch
 from inorder.broker.topics import rules as topic_rules
 from inorder.broker.topics.rules import TopicTable
+from inorder.client.consume import messages as received
 from inorder.config import StoreConfig
 from inorder.errors import (
     BrokerError,
@@ -42,6 +43,7 @@ from inorder.errors import (
     SubscriptionParseFailed,
     SystemError_,
 )
+from inorder.model import TopicQueue
 from inorder.nameserver.rules import KvTable
 from inorder.net.tls import ServerTls
 from inorder.ordering.keymap import KeyMap, version_of
@@ -349,6 +351,30 @@ def compiled_answer(data: bytes) -> None:
     same([one.queue_offset for one in records], table[2 * count : 3 * count].tolist())
     starts, ends = table[12 * count : 13 * count].tolist(), table[13 * count : 14 * count].tolist()
     same([one.body for one in records], [data[a:b] for a, b in zip(starts, ends, strict=True)])
+
+
+_RECORDS = b"".join(
+    record.encode(record.Record("Top", 0, index, 0, b"x", b"UNIQ_KEY\x01u\x02TAGS\x01a\x02"))
+    for index in range(3)
+)
+
+
+def _queue_of(topic: bytes, queue_id: int) -> TopicQueue:
+    return TopicQueue(topic.decode("utf-8", "replace"), "broker-a", queue_id)
+
+
+@target()
+def compiled_messages(data: bytes) -> None:
+    """The messages that the compiled module makes are those of its twin, and both stop alike."""
+    if received._read_plain is None:
+        return
+    for whole in (data, _RECORDS + data, _RECORDS + data + _RECORDS):
+        found: list[Any] = []
+        twins: list[Any] = []
+        at = received._read_plain(whole, 0, found, _queue_of, None)
+        same(at, received._plain(whole, 0, twins, _queue_of, None))
+        same(found, twins)
+        same([(one.key, one.tag) for one in found], [(one.key, one.tag) for one in twins])
 
 
 @target()

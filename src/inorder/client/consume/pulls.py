@@ -219,18 +219,25 @@ class Puller:
             to_master=suggested == MASTER_ID,
             post_subscription=True,  # own tags, whatever other members subscribe to (O24)
         )
+        count = rules.pull_count(
+            assigned.progress,
+            assigned.limits,
+            ordered=assigned.ordered and not assigned.keyed,
+            most=config.pull_messages_max,
+        )
         request = PullMessage(
             self._group,
             queue.topic,
             queue.index,
             offset,
-            config.pull_messages_max,
+            count,
             fields.sys_flag,
             fields.commit_offset,
             config.pull_suspend_ms,
             fields.sub_version,
             fields.subscription,
             assigned.subscription.expression_type,
+            bulk=rules.PULL_BYTES if count > rules.PULL_COUNT_MIN else None,
             epoch=assigned.lease.epoch or None,
             only_up=True if fields.commit_offset else None,
         )

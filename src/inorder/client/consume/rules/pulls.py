@@ -32,6 +32,10 @@ PLENTY_MS: Final = 5
 """The pause between pulls of a queue that has plenty of messages waiting here."""
 PAUSED_MS: Final = 1000
 EXCEPTION_MS: Final = 1000  # 4.x: 3000
+PULL_COUNT_MIN: Final = 32
+"""RocketMQ's messages of one pull; its brokers give no more."""
+PULL_BYTES: Final = 256 * 1024
+"""The bytes of a pull of more messages; RocketMQ's limit of every pull."""
 
 
 class PullStatus(Enum):
@@ -116,6 +120,14 @@ def before_pull(
     if needs_lock and not lease.epoch and not lease.check_trust(now_ms):
         return FORGET
     return PullNow(progress.pulled_to)
+
+
+def pull_count(progress: QueueProgress, limits: Limits, *, ordered: bool, most: int) -> int:
+    """Return how many messages a pull asks for: `most`, but few above the limits of the queue."""
+    room = limits.messages_max - progress.count
+    if not ordered:
+        room = min(room, limits.span_max - progress.span)
+    return min(most, max(PULL_COUNT_MIN, room))
 
 
 def after_pull(

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter, ge
 from typing import Final
 
 from inorder.client.consume.rules.commits import NOT_STORED, NumberedCommit, Progress
@@ -74,8 +75,8 @@ class QueueProgress:
     """The unfinished messages of one queue, and how far the queue is finished and committed."""
 
     __slots__ = (
-        "_accepted", "_known", "_known_end", "_messages", "_number", "_offsets", "_ordered_to",
-        "_started", "_taken", "_waiting", "done_below", "handled_at_ms", "keys", "moved_to",
+        "_accepted", "_known", "_known_end", "_number", "_ordered_to", "_started", "_taken",
+        "_taken_offsets", "_waiting", "done_below", "handled_at_ms", "keys", "moved_to",
         "pulled_to", "saved", "size_bytes",
     )  # fmt: skip
 
@@ -103,10 +104,10 @@ class QueueProgress:
         self.keys = keys
         self.size_bytes = 0
         self.handled_at_ms: int | None = None
-        self._messages: dict[int, ReceivedMessage] = {}  # the unfinished ones
-        self._offsets: deque[int] = deque()  # theirs, ascending; between the ends some are finished
-        self._waiting: deque[ReceivedMessage] = deque()
+        self._waiting: deque[ReceivedMessage] = deque()  # ascending
         self._taken: dict[int, ReceivedMessage] = {}
+        # Ascending; its ends are taken, between them some are not taken any more.
+        self._taken_offsets: deque[int] = deque()
         self._started: dict[int, int] = {}  # offset -> when its handler was called
         self._ordered_to = offset  # every message below was put into the key order
         self._known = FinishedMap(offset) if finished is None else finished  # and parked ones
@@ -126,7 +127,7 @@ class QueueProgress:
     @property
     def count(self) -> int:
         """Return how many messages are unfinished, taken ones included."""
-        return len(self._messages)
+        return len(self._waiting) + len(self._taken)
 
     @property
     def waiting(self) -> int:
@@ -141,15 +142,22 @@ class QueueProgress:
     @property
     def lowest(self) -> int:
         """Return the first unfinished offset, or where the next pull begins."""
-        return self._offsets[0] if self._offsets else self.pulled_to
+        taken, waiting = self._taken_offsets, self._waiting
+        if not taken:
+            return waiting[0].offset if waiting else self.pulled_to
+        first = taken[0]
+        return min(first, waiting[0].offset) if waiting else first
 
     @property
     def span(self) -> int:
         """Return the distance from the first unfinished message to the last."""
-        return self._offsets[-1] - self._offsets[0] if self._offsets else 0
+        taken, waiting = self._taken_offsets, self._waiting
+        last = max(taken[-1] if taken else -1, waiting[-1].offset if waiting else -1)
+        return max(0, last - self.lowest)
 
     def __contains__(self, message: ReceivedMessage) -> bool:
-        return message.offset in self._messages
+        offset = message.offset
+        return offset in self._taken or any(one.offset == offset for one in self._waiting)
 
     def flow_control(
         self, limits: Limits, *, ordered: bool, ahead_max: int = 0
@@ -176,20 +184,18 @@ class QueueProgress:
 
         Messages below `pulled_to` are known already and are skipped.
         """
-        known, was_waiting = self.pulled_to, len(self._waiting)
-        for message in messages:
-            offset = message.offset
-            if offset < known:
-                continue
-            known = offset + 1
-            self._messages[offset] = message
-            self._offsets.append(offset)
-            self._waiting.append(message)
-            self.size_bytes += len(message.body)
+        known = self.pulled_to
+        offsets = list(map(_offset, messages))
+        if offsets and (offsets[0] < known or any(map(ge, offsets, offsets[1:]))):
+            messages = _ascending(messages, known)
+        if messages:
+            self._waiting.extend(messages)
+            self.size_bytes += _body_bytes(messages)
+            known = messages[-1].offset + 1
         self.pulled_to = max(known, next_offset)
-        if not self._messages:
+        if not self.count:
             self.done_below = self.pulled_to
-        return len(self._waiting) > was_waiting
+        return bool(messages)
 
     def without_finished(
         self, messages: tuple[ReceivedMessage, ...]
@@ -217,10 +223,18 @@ class QueueProgress:
     def take(self, limit: int, now_ms: int) -> list[ReceivedMessage]:
         """Take up to `limit` waiting messages, in order, for a handler."""
         self.handled_at_ms = now_ms
-        waiting, taken = self._waiting, self._taken
-        found = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
-        for message in found:
-            taken[message.offset] = message
+        waiting, taken = self._waiting, self._taken_offsets
+        if limit >= len(waiting):
+            found = list(waiting)
+            waiting.clear()
+        else:
+            found = [waiting.popleft() for _ in range(limit)]
+        offsets = list(map(_offset, found))
+        self._taken.update(zip(offsets, found, strict=True))
+        if taken and offsets and offsets[0] < taken[-1]:  # they were put back before
+            self._taken_offsets = deque(sorted(self._taken))
+        else:
+            taken.extend(offsets)
         return found
 
     def start(self, messages: Iterable[ReceivedMessage], now_ms: int) -> None:
@@ -232,8 +246,11 @@ class QueueProgress:
     def commit(self) -> None:
         """Finish all taken messages."""
         if self._taken:
-            self.done_below = max(self._taken) + 1
-            self._finish(list(self._taken))
+            self.done_below = self._taken_offsets[-1] + 1
+            self.size_bytes -= _body_bytes(self._taken.values())
+            self._taken.clear()
+            self._started.clear()
+            self._taken_offsets.clear()
 
     def rollback(self) -> None:
         """Put all taken messages back in front."""
@@ -245,9 +262,9 @@ class QueueProgress:
         for message in messages:
             if self._taken.pop(message.offset, None) is None:
                 continue
-            self._messages[message.offset] = message
             self._started.pop(message.offset, None)
             again.append(message)
+        self._trim()
         again.sort(key=_offset)
         if not self._waiting or (again and again[-1].offset < self._waiting[0].offset):
             self._waiting.extendleft(reversed(again))
@@ -258,13 +275,19 @@ class QueueProgress:
         """Replace taken messages by copies that count another redelivery; they stay taken."""
         for message in messages:
             if message.offset in self._taken:
-                self._taken[message.offset] = self._messages[message.offset] = message
+                self._taken[message.offset] = message
 
     def remove(self, messages: Iterable[ReceivedMessage], now_ms: int) -> None:
         """Finish these taken messages; those that expired and were sent back are ignored."""
         self.handled_at_ms = now_ms
-        if self._messages:
-            self._finish([message.offset for message in messages if message.offset in self._taken])
+        if self.count:
+            taken = self._taken
+            gone = [one for each in messages if (one := taken.pop(each.offset, None)) is not None]
+            self.size_bytes -= _body_bytes(gone)
+            if self._started:
+                for message in gone:
+                    self._started.pop(message.offset, None)
+            self._trim()
             self.done_below = self.lowest
 
     def expired(
@@ -276,12 +299,11 @@ class QueueProgress:
         to EXPIRED_PER_ROUND_MAX times. Later messages wait, for only the first one holds up the
         committed offset.
         """
-        if not self._offsets:
-            return None
-        started = self._started.get(self._offsets[0])
+        first = self.lowest
+        started = self._started.get(first)
         if started is None or now_ms - started <= timeout_ms:
             return None
-        return self._messages[self._offsets[0]]
+        return self._taken[first]
 
     # Order by key.
 
@@ -377,17 +399,27 @@ class QueueProgress:
         finished.add_below(end, unfinished=unfinished)
         return finished
 
-    def _finish(self, offsets: Sequence[int]) -> None:
-        for offset in offsets:
-            del self._taken[offset]
-            self.size_bytes -= len(self._messages.pop(offset).body)
-            self._started.pop(offset, None)
-        left = self._offsets
-        while left and left[0] not in self._messages:
-            left.popleft()
-        while left and left[-1] not in self._messages:
-            left.pop()
+    def _trim(self) -> None:
+        """Let the taken offsets begin and end with one that is taken."""
+        offsets, taken = self._taken_offsets, self._taken
+        while offsets and offsets[0] not in taken:
+            offsets.popleft()
+        while offsets and offsets[-1] not in taken:
+            offsets.pop()
 
 
-def _offset(message: ReceivedMessage) -> int:
-    return message.offset
+_offset = attrgetter("offset")
+
+
+def _body_bytes(messages: Iterable[ReceivedMessage]) -> int:
+    return sum([len(message.body) for message in messages])
+
+
+def _ascending(messages: Sequence[ReceivedMessage], known: int) -> list[ReceivedMessage]:
+    """Return the messages from `known` on, each above the one before."""
+    found = []
+    for message in messages:
+        if message.offset >= known:
+            known = message.offset + 1
+            found.append(message)
+    return found

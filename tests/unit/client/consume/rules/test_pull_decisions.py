@@ -18,6 +18,7 @@ from inorder.client.consume.rules.pulls import (
     after_pull,
     before_pull,
     for_handlers,
+    pull_count,
     pull_fields,
     restore_topic,
     turn_in_ms,
@@ -57,6 +58,28 @@ def ask(
 
 
 # Before.
+
+
+@pytest.mark.parametrize(
+    ("cached", "limits", "ordered", "most", "count"),
+    [
+        (0, Limits(), True, 500, 500),
+        (0, Limits(), True, 8, 8),
+        (600, Limits(), True, 500, 400),
+        (999, Limits(), True, 500, 32),
+        (1000, Limits(), True, 8, 8),
+        (0, Limits(span_max=100), True, 500, 500),
+        (0, Limits(span_max=100), False, 500, 100),
+        (60, Limits(span_max=100), False, 500, 41),
+        (90, Limits(span_max=100), False, 500, 32),
+    ],
+)
+def test_a_pull_asks_for_few_messages_above_the_limits(
+    cached: int, limits: Limits, ordered: bool, most: int, count: int
+) -> None:
+    """At most 32 come on top of the cached ones, as with RocketMQ's pulls."""
+    progress = filled(0, cached - 1)
+    assert pull_count(progress, limits, ordered=ordered, most=most) == count
 
 
 def test_a_pull_begins_where_the_last_one_ended() -> None:
