@@ -1200,6 +1200,7 @@ cdef extern from "Python.h":
     ctypedef struct PyMemberDescrObject:
         PyMemberDef* d_member
     object PyType_GenericAlloc(PyTypeObject* kind, Py_ssize_t items)
+    void PyObject_GC_UnTrack(void* message)
 
 cdef enum:
     MESSAGE_SLOTS = 13
@@ -1348,4 +1349,6 @@ cdef class Messages:
         )
         set_slot(message, self.slots[11], key)
         set_slot(message, self.slots[12], tag)
+        # A message cannot change and refers to nothing that refers to it: no collection visits it.
+        PyObject_GC_UnTrack(<void*>message)
         return message

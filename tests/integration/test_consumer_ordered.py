@@ -6,11 +6,12 @@ import asyncio
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inorder.client.consume.consumer import Consumer
-from inorder.client.consume.rules.outcomes import Block, DeadLetter, Outcome, Retry
+from inorder.client.consume.rules.outcomes import Block, DeadLetter, Handled, Outcome, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
 from inorder.model import GroupConfig, GroupQueue, Message, ReceivedMessage, TopicQueue
@@ -240,6 +241,62 @@ def test_batches():
         await kit.until(lambda: len(kit.got) == 30)
         assert [m.offset for m in kit.got] == list(range(30))
         assert max(sizes) == 8
+
+    play(story)
+
+
+@pytest.mark.parametrize("order", ["queue", "key"])
+def test_a_list_says_which_of_its_messages_failed(order: Any):
+    """Those before are done for good, the failed one comes again, those behind were not tried."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+        lists: list[list[tuple[int, int]]] = []
+
+        @consumer.on(TOPIC, order=order, batch=10)
+        async def handle(messages: list[ReceivedMessage]) -> Handled | None:
+            lists.append([(message.offset, message.attempt) for message in messages])
+            for done, message in enumerate(messages):
+                if message.offset == 5 and message.attempt == 1:
+                    return Handled(done, Retry(after=0.01))
+                kit.got.append(message)
+            return Handled(len(messages)) if messages[0].offset % 2 else None
+
+        await kit.send(30, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 30)
+        assert [message.offset for message in kit.got] == list(range(30)), "each once, in order"
+        tried = [attempt for each in lists for offset, attempt in each if offset == 6]
+        assert set(tried) == {1}, "a message behind the failed one was not tried"
+        assert (5, 2) in [pair for each in lists for pair in each]
+        await asyncio.sleep(6)
+        assert await kit.committed() == 30
+        assert (consumer.statistics().handled, consumer.statistics().failed) == (30, 1)
+
+    play(story)
+
+
+@pytest.mark.parametrize("order", ["queue", "key"])
+def test_of_a_list_only_the_message_that_failed_is_dead_lettered(order: Any):
+    """Its attempts count, those of its neighbours do not."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC, order=order, batch=10, on_failure=DeadLetter(attempts=1))
+        async def handle(messages: list[ReceivedMessage]) -> Handled | None:
+            for done, message in enumerate(messages):
+                if message.offset == 5:
+                    return Handled(done, ValueError("bad"))
+                kit.got.append(message)
+            return None
+
+        await kit.send(20, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 19)
+        assert [m.offset for m in kit.got] == [at for at in range(20) if at != 5]
+        dead = await kit.stored(f"%DLQ%{GROUP}")
+        assert [message.body for message in dead] == [b"5"]
 
     play(story)
 

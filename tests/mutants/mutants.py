@@ -32,6 +32,8 @@ _IN_CONSUMERS = "tests/integration/test_consumer_leases.py::"
 _IN_SENDS = "tests/integration/test_idempotent_sends.py::"
 _IN_RESIZING = "tests/integration/test_resizing.py::"
 _IN_MOVES = "tests/integration/test_consumer_moves.py::"
+_IN_ORDERED = "tests/integration/test_consumer_ordered.py::"
+_OF_RUNS = "tests/unit/client/consume/test_keyed_runner.py::"
 _OF_A_POWER_CUT = f"{_IN_LEASES}test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow"
 _OF_A_FORGOTTEN_OWNER = (
     f"{_IN_LEASES}test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_next_owner"
@@ -529,6 +531,43 @@ MUTANTS = [
         "if self._behind or _BARRIER in self._backlogs or (key is _BARRIER and self._backlogs):",
         "if self._behind or _BARRIER in self._backlogs:",
         "tests/property/test_keyed_model.py",
+    ),
+    Mutant(
+        "stop-is-not-looked-at", "P2, P5", "a run goes on although its queue was given up",
+        "inorder.client.consume.workers",
+        "        if not self.may_start(now_ms):\n            return None\n",
+        "",
+        f"{_OF_RUNS}test_lease_and_stop_are_looked_at_before_each_call",
+    ),
+    Mutant(
+        "neighbours-are-done", "P3, P4", "a failure marks the rest of its run done",
+        "inorder.client.consume.ordered",
+        "        whole, works = self._split(run.works, handled)\n",
+        "        whole, works = self._split(run.works, sum(map(len, run.batches)) - failed)\n",
+        f"{_OF_RUNS}test_a_failure_marks_its_message_alone",
+    ),
+    Mutant(
+        "untried-messages-count", "P8", "messages behind a failed one of their list count attempts",
+        "inorder.client.consume.rules.outcomes",
+        "    return CallParts(result.count, 1)\n",
+        "    return CallParts(result.count, batch - result.count)\n",
+        f"{_OF_RUNS}test_a_list_says_which_messages_are_done {_IN_ORDERED}"
+        "test_a_list_says_which_of_its_messages_failed",
+    ),
+    Mutant(
+        "list-is-done", "P3, P4", "a list is done although its handler names a failed message",
+        "inorder.client.consume.workers",
+        "            if value.count >= len(self.batches[self.done]):\n",
+        "            if value.error is not None:\n",
+        f"{_OF_RUNS}test_a_list_says_which_messages_are_done {_IN_ORDERED}"
+        "test_a_list_says_which_of_its_messages_failed",
+    ),
+    Mutant(
+        "a-running-key-is-given-away", "P3", "messages behind a running one of their key are free",
+        _KEYED,
+        "        backlog.running = keep\n",
+        "        backlog.running = keep\n        self._make_ready(work.order_key, backlog)\n",
+        f"{_OF_RUNS}test_keys_behind_a_long_call_go_to_other_workers",
     ),
     # Parking.
     Mutant(

@@ -28,7 +28,7 @@ def test_every_key_is_handled_in_order_once(keys, keyless, batch, data) -> None:
     for _ in range(1000):
         if len(done) == len(keys):
             break
-        step = data.draw(st.sampled_from(["put", "take", "done", "again"]))
+        step = data.draw(st.sampled_from(["put", "take", "done", "again", "narrow"]))
         if step == "put" and fed < len(keys):
             until = data.draw(st.integers(fed + 1, len(keys)))
             queue.put([_message(at, keys[at]) for at in range(fed, until)], until)
@@ -42,8 +42,15 @@ def test_every_key_is_handled_in_order_once(keys, keyless, batch, data) -> None:
             work = running.pop(data.draw(st.integers(0, len(running) - 1)))
             if step == "again":
                 queue.again(work, now_ms + data.draw(st.integers(0, 3)))
+            elif step == "narrow":
+                count = data.draw(st.integers(0, len(work.messages) - 1))
+                done |= {message.offset for message in work.messages[:count]}
+                keep = data.draw(st.integers(1, len(work.messages) - count))
+                queue.narrow(work, now_ms, done=count, keep=keep)
+                assert len(work.messages) == keep
+                running.append(work)
             else:
-                count = data.draw(st.integers(1, len(work.messages)))
+                count = data.draw(st.integers(0, len(work.messages)))
                 queue.done(work, now_ms, count)
                 done |= {message.offset for message in work.messages[:count]}
         else:

@@ -291,15 +291,15 @@ class ConcurrentRunner:
 
     def _done(self, run: Run, batch: Batch) -> int:
         """Return how many messages of a batch succeeded."""
+        count = rules.done_count(run.result, len(batch))
         if run.error is not None:
+            count = count if run.is_part else 0
             if isinstance(run.error, Reject):
-                log.warning("message is rejected %s error=%s", where(batch[0]), run.error)
+                log.warning("message is rejected %s error=%s", where(batch[count]), run.error)
             elif not isinstance(run.error, Retry):
-                log.warning("handler failed %s", where(batch[0]), exc_info=run.error)
-            return 0
-        if run.result in (Outcome.SUSPEND, Outcome.ROLLBACK):
-            return 0
-        return rules.done_count(run.result, len(batch))
+                log.warning("handler failed %s", where(batch[count]), exc_info=run.error)
+            return count
+        return 0 if run.result in (Outcome.SUSPEND, Outcome.ROLLBACK) else count
 
     async def _return(
         self,

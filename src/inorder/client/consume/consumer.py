@@ -147,8 +147,9 @@ class Consumer:
     ) -> Callable[[Handler], Handler]:
         """Decorate the handler of a topic: a function, or a class or object with `handle`.
 
-        The handler gets a message, or with `batch` above 1 a list of up to `batch` messages. When
-        it returns, the message is done. After `raise Retry(after=seconds)` it is called again
+        The handler gets a message, or with `batch` above 1 a list of up to `batch` messages of one
+        queue (with `order="key"`: of one key). When it returns, the message is done; of a list,
+        Handled says which messages are. After `raise Retry(after=seconds)` it is called again
         later. Any other exception is a failed attempt, and `on_failure` says what follows: Block(),
         DeadLetter() or, with `order="key"`, Park(). `tag` is `*`, a tag, or several as in `paid ||
         shipped`. With `auto_commit=False` a handler of an ordered topic returns Outcome.COMMIT or

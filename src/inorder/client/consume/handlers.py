@@ -219,8 +219,7 @@ def _result(run: Run, registration: HandlerRegistration) -> tuple[str, str | Non
     if run.error is not None:
         return CR_THROW_EXCEPTION, f"{type(run.error).__name__}: {run.error}"
     if isinstance(run.result, Handled):
-        failed = run.result.count < 1 and not registration.ordered
-        return (CR_LATER if failed else CR_SUCCESS), None
+        return CR_LATER, None
     if run.result is None:
         return CR_SUCCESS, None
     if not registration.ordered:

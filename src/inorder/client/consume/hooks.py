@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from inorder.client.consume.rules.outcomes import ReturnType, returned
+from inorder.client.consume.rules.outcomes import Handled, ReturnType, returned
 from inorder.client.consume.workers import Batch, Call
 from inorder.clock import Clock, SystemClock
 from inorder.logs import get_logger
@@ -104,6 +104,8 @@ class _Hooked:
         """Call `after_handle` with the result of the call."""
         hooks = self._hooks
         context.spent_ms = hooks.clock.monotonic_ms() - began_ms
+        if error is None and isinstance(result, Handled):
+            error = result.error
         context.error = error
         context.status, context.return_type, context.success = returned(
             result,
@@ -112,6 +114,7 @@ class _Hooked:
             auto_commit=self._auto_commit,
             spent_ms=context.spent_ms,
             timeout_ms=hooks.timeout_ms,
+            batch=len(context.messages),
         )
         _tell(hooks.after, context, "after_handle")
 

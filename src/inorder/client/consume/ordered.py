@@ -36,7 +36,7 @@ from inorder.client.consume.rules.outcomes import (
     batches,
     failure_of,
 )
-from inorder.client.consume.workers import Counts, Run, Workers
+from inorder.client.consume.workers import Batch, Counts, Run, Workers
 from inorder.clock import Clock
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage
@@ -114,16 +114,22 @@ class OrderedRunner:
     def _ended(self, assigned: AssignedQueue, run: Run) -> None:
         assigned.busy = False
         assigned.runs.discard(run)
-        stopped = run.stopped_at or ()
-        done = [message for batch in run.batches[: run.done] for message in batch]
-        handled, failed = self._counted(run, len(done), len(stopped))
+        taken = [message for batch in run.batches for message in batch]
+        count, stopped = sum(map(len, run.batches[: run.done])), len(run.stopped_at or ())
+        if stopped and run.failed:
+            auto_commit = self.registration.auto_commit
+            parts = rules.parts_of_failed(run.result, stopped, auto_commit=auto_commit)
+            count, stopped = count + parts.done, parts.failed
+        handled, failed = self._counted(run, count, stopped)
         self._counts.ended(self.registration.topic, handled, failed, run.spent_ms)
         # Messages that the run did not reach go back, and for a moment those that it stopped at.
-        assigned.progress.make_again(m for batch in run.batches[run.done :] for m in batch)
+        done, rest = taken[:count], taken[count:]
+        if rest:
+            assigned.progress.make_again(rest)
         if done:
             self._apply(assigned, self._after(assigned, done, Outcome.SUCCESS, None), done)
         if stopped:
-            batch = assigned.progress.take(len(stopped), self._clock.monotonic_ms())
+            batch = assigned.progress.take(stopped, self._clock.monotonic_ms())
             outcome, after_ms = self._outcome_of(run, batch)
             steps = self._after(assigned, batch, outcome, after_ms, run.error)
             self._apply(assigned, steps, batch, run.error)
@@ -136,10 +142,8 @@ class OrderedRunner:
     def _counted(self, run: Run, done: int, stopped: int) -> tuple[int, int]:
         """Return how many messages were handled and how many failed."""
         outcome = run.result if isinstance(run.result, Outcome) else Outcome.SUCCESS
-        good = run.error is None and not rules.is_failure(
-            outcome, auto_commit=self.registration.auto_commit
-        )
-        return (done + stopped, 0) if good else (done, stopped)
+        failed = run.failed or rules.is_failure(outcome, auto_commit=self.registration.auto_commit)
+        return (done, stopped) if failed else (done + stopped, 0)
 
     def _outcome_of(self, run: Run, batch: Sequence[ReceivedMessage]) -> tuple[Outcome, int | None]:
         if isinstance(run.error, Retry):
@@ -159,7 +163,7 @@ class OrderedRunner:
                 first.redeliveries + 1, exc_info=run.error,
             )  # fmt: skip
             return Outcome.SUSPEND, None
-        return (run.result if isinstance(run.result, Outcome) else Outcome.SUCCESS), None
+        return (run.result if isinstance(run.result, Outcome) else Outcome.SUSPEND), None
 
     def _after(
         self,
@@ -243,6 +247,15 @@ class OrderedRunner:
             self.pump(assigned)
 
 
+class KeyedRun(Run):
+    """A run of messages of one queue, key by key."""
+
+    __slots__ = ("assigned", "works")
+
+    assigned: AssignedQueue
+    works: list[Work]
+
+
 class KeyedRunner:
     """Hands the queues of one topic to its handler, key by key in order."""
 
@@ -269,12 +282,21 @@ class KeyedRunner:
         self._said_barrier = False
         self._turns: deque[AssignedQueue] = deque()
         self._running = 0
+        self._pace = rules.CallPace()
+        self._runs: set[KeyedRun] = set()
+        self._over: list[Run] = []  # runs that have ended
+        self._late_check: asyncio.TimerHandle | None = None
 
     def pump(self, assigned: AssignedQueue) -> None:
         """Start the runs of a queue that may start, now or when a worker is free."""
-        if assigned not in self._turns:
-            self._turns.append(assigned)
+        self._line_up(assigned)
         self._go_on()
+
+    def _line_up(self, assigned: AssignedQueue) -> None:
+        """Give a queue a turn, unless it has one."""
+        if not assigned.has_turn:
+            assigned.has_turn = True
+            self._turns.append(assigned)
 
     def _go_on(self) -> None:
         """Give queues their turn until no queue has work or no worker is free."""
@@ -282,6 +304,8 @@ class KeyedRunner:
             assigned = self._turns.popleft()
             if self._start(assigned):
                 self._turns.append(assigned)
+            else:
+                assigned.has_turn = False
 
     def _start(self, assigned: AssignedQueue) -> bool:
         """Start one run of a queue; return whether there may be another."""
@@ -299,25 +323,83 @@ class KeyedRunner:
             return False  # until the broker has confirmed the lease
         if not self._parker.is_known(assigned):
             return False  # until the broker has said which keys are parked
-        work = assigned.progress.take_work(now_ms, batch=self.registration.batch)
-        if work is None:
-            self._wait(assigned, now_ms)
-            return False
+        works, calls = self._take(assigned, now_ms)
+        if works:
+            self._submit(assigned, works, calls)
+        return bool(works) or not self._wait(assigned, now_ms)
+
+    def _take(self, assigned: AssignedQueue, now_ms: int) -> tuple[list[Work], list[Batch]]:
+        """Take the messages of one run, and cut them into calls; parked keys are joined."""
+        progress, size = assigned.progress, self.registration.batch
+        assert progress.keys is not None, "its topic is registered with order='key'"
+        waiting = max(progress.waiting // size, progress.keys.ready)
+        left = rules.calls_of_run(self._pace, waiting=waiting, workers=self.workers.capacity)
+        works: list[Work] = []
+        calls: list[Batch] = []
+        while left > len(calls):
+            work = progress.take_work(now_ms, batch=size * (left - len(calls)))
+            if work is None:
+                break
+            if work.parked:
+                assigned.enter()
+                self._running += 1
+                joining = self._join_parked(assigned, work)
+                self._tasks.start(joining, name=f"parking in {assigned.queue}")
+                if self._running >= self.workers.capacity:
+                    break
+            elif len(work.messages) <= size:
+                works.append(work)
+                calls.append(work.messages)
+            else:
+                works.append(work)
+                calls += batches(work.messages, size)
+        return works, calls
+
+    def _submit(self, assigned: AssignedQueue, works: list[Work], calls: list[Batch]) -> None:
         assigned.enter()
         self._running += 1
-        if work.parked:
-            self._tasks.start(
-                self._join_parked(assigned, work), name=f"parking in {assigned.queue}"
-            )
-            return True
-        run = Run(
-            (work.messages,),
+        run = KeyedRun(
+            calls,
             may_start=assigned.may_start,
-            ended=partial(self._ended, assigned, work),
+            ended=self._over.append,
+            settle=self._settle,
+            slice_ms=rules.RUN_ENDS_MS,
         )
+        run.assigned, run.works = assigned, works
         assigned.runs.add(run)
+        self._runs.add(run)
         self.workers.submit(run)
-        return True
+        if self._late_check is None and len(calls) > 1:
+            self._check_later()
+
+    def _check_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._late_check = loop.call_later(rules.LATE_CHECK_MS / 1000, self._reclaim)
+
+    def _reclaim(self) -> None:
+        """Take back the keys that wait behind a long call, for workers that are free."""
+        self._late_check = None
+        now_ms = self._clock.monotonic_ms()
+        several = [run for run in self._runs if len(run.batches) > 1 and run.assigned.live]
+        for run in several:
+            if rules.is_late(run.started_ms, now_ms):
+                self._give_back(run, sum(map(len, run.reclaim())), now_ms)
+                self.pump(run.assigned)
+        if several and self._late_check is None:
+            self._check_later()
+
+    @staticmethod
+    def _give_back(run: KeyedRun, count: int, now_ms: int) -> None:
+        """Free the last `count` messages of a run that has not ended."""
+        progress = run.assigned.progress
+        while count:
+            work = run.works[-1]
+            kept = len(work.messages) - count
+            if kept > 0:  # an earlier message of the key is at the worker
+                progress.narrow(work, now_ms, keep=kept)
+                return
+            count = -kept
+            progress.done(run.works.pop(), now_ms, count=0)
 
     async def _join_parked(self, assigned: AssignedQueue, work: Work) -> None:
         """Let messages join their parked key; those that do not join are taken again."""
@@ -352,18 +434,18 @@ class KeyedRunner:
             return await ended
         finally:
             assigned.runs.discard(run)
-            failed = run.error is not None or run.result is Outcome.SUSPEND
-            self._counts.ended(
-                self.registration.topic, run.calls - failed, int(failed), run.spent_ms
-            )
+            failed = int(run.failed)
+            self._counts.ended(self.registration.topic, run.calls - failed, failed, run.spent_ms)
 
-    def _wait(self, assigned: AssignedQueue, now_ms: int) -> None:
-        """Start a timer for the next delayed key."""
-        assert assigned.progress.keys is not None, "its topic is registered with order='key'"
-        due_ms = assigned.progress.keys.next_due_ms()
+    def _wait(self, assigned: AssignedQueue, now_ms: int) -> bool:
+        """Start a timer for the next delayed key; return whether no key is ready."""
+        keys = assigned.progress.keys
+        assert keys is not None, "its topic is registered with order='key'"
+        due_ms = keys.next_due_ms()
         if due_ms is not None and (assigned.due_ms is None or due_ms < assigned.due_ms):
             assigned.due_ms = due_ms
             assigned.later(max(1, due_ms - now_ms), self._due)
+        return not keys.ready
 
     def _due(self, assigned: AssignedQueue) -> None:
         assigned.due_ms = None
@@ -371,27 +453,67 @@ class KeyedRunner:
 
     # After a run.
 
-    def _ended(self, assigned: AssignedQueue, work: Work, run: Run) -> None:
-        self._running -= 1
-        assigned.runs.discard(run)
+    def _settle(self) -> None:
+        """Settle the runs that have ended, and start others in their place."""
+        over = self._over.copy()
+        self._over.clear()
+        self._pace.note(sum([run.calls for run in over]), sum([run.spent_ms for run in over]))
+        for run in over:
+            assert isinstance(run, KeyedRun)
+            self._running -= 1
+            self._runs.discard(run)
+            assigned = run.assigned
+            assigned.runs.discard(run)
+            try:
+                self._ended(assigned, run)
+            except Exception:
+                # A bug that concerns one queue must not stop the others.
+                log.exception("what follows handlers failed queue=%s", assigned.queue)
+            assigned.leave()
+            self._line_up(assigned)
+        self._go_on()
+
+    def _ended(self, assigned: AssignedQueue, run: KeyedRun) -> None:
+        """Finish what a run has done; what it did not reach is free again."""
         now_ms = self._clock.monotonic_ms()
-        topic, count = self.registration.topic, len(work.messages)
-        if run.done:
-            self._counts.ended(topic, count, 0, run.spent_ms)
-            self._finish(assigned, work, now_ms)
-        elif run.stopped_at is None:  # the run never began
-            assigned.progress.again(work, now_ms)
-        elif run.result is not None and run.result is not Outcome.SUSPEND:
-            if run.result is not Outcome.SUCCESS:
-                log.warning("topic=%s %s means nothing with order='key'; taken as success",
-                            topic, run.result)  # fmt: skip
-            self._counts.ended(topic, count, 0, run.spent_ms)
-            self._finish(assigned, work, now_ms)
-        else:
-            self._counts.ended(topic, 0, count, run.spent_ms)
-            self._failed(assigned, work, run.error, now_ms)
-        assigned.leave()
-        self.pump(assigned)
+        said = run.stopped_at
+        done, failed = self._counted(run, said)
+        handled = sum(map(len, run.batches[: run.done])) + done
+        self._counts.ended(self.registration.topic, handled, failed, run.spent_ms)
+        if not assigned.lease.may_commit(now_ms, needs_lock=assigned.needs_lock):
+            return  # the queue is given up: what it holds does not matter any more
+        whole, works = self._split(run.works, handled)
+        if whole:
+            assigned.progress.done_all(whole, now_ms)
+            handled -= sum(len(work.messages) for work in whole)
+        for work in works:
+            if failed:  # the first of them is that of the failed call
+                assigned.progress.narrow(work, now_ms, done=handled, keep=failed)
+                self._failed(assigned, work, run.error, now_ms)
+            else:
+                assigned.progress.done(work, now_ms, count=handled)
+            handled = failed = 0
+
+    def _counted(self, run: KeyedRun, said: Batch | None) -> tuple[int, int]:
+        """Return how many messages of the last call are done, and how many failed."""
+        if said is None:
+            return 0, 0
+        if run.failed:
+            return rules.parts_of_failed(run.result, len(said))
+        log.warning(
+            "topic=%s %s means nothing with order='key'; taken as success",
+            self.registration.topic, run.result,
+        )  # fmt: skip
+        return len(said), 0
+
+    @staticmethod
+    def _split(works: list[Work], handled: int) -> tuple[list[Work], list[Work]]:
+        """Return the `Work`s whose messages are all among the first `handled`, and the others."""
+        for index, work in enumerate(works):
+            handled -= len(work.messages)
+            if handled < 0:
+                return works[:index], works[index:]
+        return works, []
 
     def _finish(
         self, assigned: AssignedQueue, work: Work, now_ms: int, count: int | None = None

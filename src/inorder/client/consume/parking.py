@@ -35,7 +35,7 @@ from inorder.client.consume.leases import Leases
 from inorder.client.consume.messages import receive
 from inorder.client.consume.queue import AssignedQueue, QueueEvents
 from inorder.client.consume.rules.keyed import Work
-from inorder.client.consume.rules.outcomes import Outcome, Retry, retry_pause_ms
+from inorder.client.consume.rules.outcomes import Retry, retry_pause_ms
 from inorder.client.consume.rules.parking import (
     UNKNOWN,
     ParkedView,
@@ -474,7 +474,7 @@ class _KeyRedrive:
             assigned.enter()
             try:
                 run = await self._runs.run_apart(assigned, message)
-                if run.done or run.result not in (None, Outcome.SUSPEND):
+                if run.done or (run.result is not None and not run.failed):
                     self.handled += 1
                     await self._report(place, RedrivenBody([message.offset]))
                     return

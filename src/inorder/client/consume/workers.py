@@ -1,9 +1,9 @@
 """Calling handlers, on the loop (`LoopWorkers`) or in threads (`sync/workers.py`).
 
 A `Run` is a list of calls for one worker, made one after the other. It ends at the first call that
-raises or returns an Outcome or Handled, when its time slice is over, or when its queue allows no
-further handler. Then `ended` is called on the loop, and `settle` once for all runs that ended
-together.
+raises, or returns an Outcome but SUCCESS, or a Handled of fewer messages than it got; when its time
+slice is over; or when its queue allows no further handler. Then `ended` is called on the loop, and
+`settle` once for all runs that ended together.
 
 An async handler that still runs when the lease of its queue has ended is cancelled, because another
 consumer may have begun with the same message; that is no failed attempt. A plain function cannot be
@@ -172,7 +172,7 @@ class Run:
         self.settle = settle
         self.slice_ms = slice_ms
         self.done = 0
-        """How many calls returned no Outcome or Handled; the next one gave `result` or `error`."""
+        """How many calls succeeded; the next one gave `result` or `error`."""
         self.result: Outcome | Handled | None = None
         self.error: BaseException | None = None
         self.started_ms: int | None = None
@@ -219,11 +219,26 @@ class Run:
 
     def returned(self, value: object) -> bool:
         """Note what a handler returned; return whether the run continues."""
-        if value is not None and isinstance(value, Outcome | Handled):
-            self.result = value
-            return False
-        self.done += 1
-        return True
+        if value is None or value is Outcome.SUCCESS or not isinstance(value, Outcome | Handled):
+            self.done += 1
+            return True
+        if isinstance(value, Handled):
+            if value.count >= len(self.batches[self.done]):
+                self.done += 1
+                return True
+            self.error = value.error
+        self.result = value
+        return False
+
+    @property
+    def failed(self) -> bool:
+        """Return whether the call at which the run stopped has failed."""
+        return self.error is not None or self.result is Outcome.SUSPEND or self.is_part
+
+    @property
+    def is_part(self) -> bool:
+        """Return whether the call at which the run stopped has handled a part of its messages."""
+        return isinstance(self.result, Handled)
 
     def cancel(self) -> bool:
         """Cancel a handler that runs longer than its lease; False if it cannot be cancelled."""

@@ -63,7 +63,7 @@ def test_a_run_stops_at_the_first_error(error: Exception):
     assert (run.done, run.error, run.stopped_at) == (1, error, (message(1),))
 
 
-@pytest.mark.parametrize("said", [Outcome.SUSPEND, Outcome.COMMIT, Outcome.SUCCESS, Handled(0)])
+@pytest.mark.parametrize("said", [Outcome.SUSPEND, Outcome.COMMIT, Outcome.ROLLBACK, Handled(0)])
 def test_a_run_stops_when_a_handler_says_something(said: object):
     """An outcome is judged before the next call."""
     run, _ = run_of(3)
@@ -73,6 +73,33 @@ def test_a_run_stops_when_a_handler_says_something(said: object):
 
     asyncio.run(work(call, run))
     assert (run.done, run.result, run.stopped_at) == (0, said, (message(0),))
+
+
+@pytest.mark.parametrize("said", [Outcome.SUCCESS, Handled(1), Handled(5), "anything"])
+def test_a_run_goes_on_after_a_success(said: object):
+    """Whichever way a handler says it."""
+    run, _ = run_of(3)
+
+    async def call(batch) -> object:
+        return said
+
+    asyncio.run(work(call, run))
+    assert (run.done, run.result, run.stopped_at, run.failed) == (3, None, None, False)
+
+
+def test_a_handler_says_how_the_rest_of_its_list_failed():
+    """As if it had raised the error, and with the number of messages that are done."""
+    error = ValueError("x")
+    run = Run(
+        [(message(0), message(1)), (message(2),)], may_start=lambda _: True, ended=lambda _: None
+    )
+
+    async def call(batch) -> object:
+        return Handled(1, error)
+
+    asyncio.run(work(call, run))
+    assert (run.done, run.result, run.error) == (0, Handled(1, error), error)
+    assert (run.failed, run.is_part) == (True, True)
 
 
 def test_a_cancelled_wait_inside_a_handler_is_a_failed_attempt():

@@ -15,6 +15,9 @@ may start. `after_batch` turns an outcome into steps, in the order in which they
     ROLLBACK      commit, with a warning       put everything that is taken back, suspend
     SUSPEND       put the batch back, suspend  put the batch back, suspend
     any error     as SUSPEND                   as SUSPEND
+    Handled       commit the messages that     as SUSPEND, unless all are done
+                  are done, put the failed
+                  one back, suspend
 
 A message that was put back as often as the policy allows is sent back instead;
 `after_ordered_send_back` decides what follows then. A result is not committed without a trusted
@@ -41,7 +44,9 @@ retry topic itself. The broker dead-letters a copy that was handed out more ofte
     returns                               SUCCESS, CONSUME_SUCCESS               SUCCESS
     returns nothing, auto-commit is off   SUCCESS                                RETURN_NULL
     returns an Outcome                    that one                               SUCCESS or FAILED
-    raises Retry or Reject, Handled(0)    SUSPEND…, RECONSUME_LATER              FAILED
+    raises Retry or Reject                SUSPEND…, RECONSUME_LATER              FAILED
+    returns Handled with an error         as if it had raised it                 as if
+    returns Handled of fewer messages     SUSPEND…, RECONSUME_LATER if of none   FAILED
     raises anything else                  SUSPEND…, RECONSUME_LATER              EXCEPTION
     took as long as its time limit        as above                               TIME_OUT, unless it
                                                                                  raised
@@ -137,10 +142,15 @@ class Reject(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """Returned by a concurrent handler of batches: the first `count` messages are done, the others
-    failed. RocketMQ's ackIndex is `count - 1`."""
+    """Returned by a handler of lists: the first `count` messages are done.
+
+    With order the next message has failed, and those after it were not tried: only the attempts of
+    the failed one are counted. Without order all others have failed; RocketMQ's ackIndex is
+    `count - 1`. `error` says how: what follows is the same as after raising it.
+    """
 
     count: int
+    error: BaseException | None = None
 
     def __post_init__(self) -> None:
         if self.count < 0:
@@ -500,6 +510,26 @@ def done_count(result: object, batch: int) -> int:
     return min(result.count, batch) if isinstance(result, Handled) else batch
 
 
+class CallParts(NamedTuple):
+    """What became of the messages of one call on an ordered topic."""
+
+    done: int
+    """So many are done."""
+    failed: int
+    """The next ones have failed. Those after them were not tried."""
+
+
+def parts_of_failed(result: object, batch: int, *, auto_commit: bool = True) -> CallParts:
+    """Return which messages of a failed call are done, and which have failed.
+
+    Without a `Handled` the whole batch has failed, as in RocketMQ, and with auto-commit off too:
+    there its messages are committed or rolled back together.
+    """
+    if not isinstance(result, Handled) or not auto_commit:
+        return CallParts(0, batch)
+    return CallParts(result.count, 1)
+
+
 def counts_results(lease: LeaseState) -> bool:
     """Return whether the results of a queue without order count: it is owned, or being closed."""
     return lease.dropped in (None, RevokeReason.STOPPED)
@@ -670,9 +700,12 @@ def returned(
     auto_commit: bool = True,
     spent_ms: int,
     timeout_ms: int,
+    batch: int = 1,
 ) -> Returned:
-    """Describe a call that returned `result`, or raised `error`, after `spent_ms`."""
-    outcome = _outcome(result, error, ordered=ordered)
+    """Describe a call with `batch` messages that returned `result`, or raised `error`."""
+    if error is None and isinstance(result, Handled):
+        error = result.error
+    outcome = _outcome(result, error, ordered=ordered, batch=batch)
     failed = is_failure(outcome, auto_commit=auto_commit and ordered)
     if ordered:
         status = outcome.value
@@ -689,7 +722,9 @@ def returned(
     return Returned(status, kind, not failed)
 
 
-def _outcome(result: object, error: BaseException | None, *, ordered: bool) -> Outcome:
-    if error is not None or (not ordered and isinstance(result, Handled) and not result.count):
+def _outcome(result: object, error: BaseException | None, *, ordered: bool, batch: int) -> Outcome:
+    if error is not None:
+        return Outcome.SUSPEND
+    if isinstance(result, Handled) and result.count < (batch if ordered else 1):
         return Outcome.SUSPEND
     return result if isinstance(result, Outcome) else Outcome.SUCCESS

@@ -315,10 +315,26 @@ class QueueProgress:
         return self.keys.take(now_ms, batch=batch)
 
     def done(self, work: Work, now_ms: int, count: int | None = None) -> None:
-        """Finish the first `count` messages of a `Work` (default: all)."""
+        """Finish the first `count` messages of a `Work` (default: all); the others are free."""
         assert self.keys is not None
         self.keys.done(work, count)
-        self.remove(work.messages[:count], now_ms)
+        if count != 0:
+            self.remove(work.messages[:count], now_ms)
+
+    def done_all(self, works: Sequence[Work], now_ms: int) -> None:
+        """Finish all messages of several `Work`s."""
+        assert self.keys is not None
+        for work in works:
+            self.keys.done(work)
+        self.remove([message for work in works for message in work.messages], now_ms)
+
+    def narrow(self, work: Work, now_ms: int, *, done: int = 0, keep: int) -> None:
+        """Finish the first `done` messages of a `Work`; the next `keep` stay in it, no others."""
+        assert self.keys is not None
+        finished = work.messages[:done]
+        self.keys.narrow(work, done, keep)
+        if finished:
+            self.remove(finished, now_ms)
 
     def again(
         self,
@@ -348,8 +364,7 @@ class QueueProgress:
             if known:
                 self.remove(known, now_ms)
                 taken = [message for message in taken if message.offset in self._taken]
-        for message in taken:
-            keys.put(message)
+        keys.put(taken)
 
     # Committing.
 

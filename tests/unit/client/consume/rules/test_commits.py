@@ -157,8 +157,7 @@ def test_messages_of_a_parked_key_are_marked() -> None:
     """They come in their order, and are not for the handler."""
     order = KeyOrder(lambda found: found.properties["k"])
     order.parked = {"bad"}
-    order.put(message(0, k="bad"))
-    order.put(message(1, k="good"))
+    order.put([message(0, k="bad"), message(1, k="good")])
     first, second = order.take(0), order.take(0)
     assert first is not None
     assert second is not None

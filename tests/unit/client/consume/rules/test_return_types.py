@@ -31,6 +31,8 @@ MESSAGE = ReceivedMessage("orders", QUEUE, 7, b"", {}, "id", 0, 0)
         (False, "whatever", None, 0, ("CONSUME_SUCCESS", ReturnType.SUCCESS, True)),
         (False, Handled(2), None, 0, ("CONSUME_SUCCESS", ReturnType.SUCCESS, True)),
         (False, Handled(0), None, 0, (LATER, ReturnType.FAILED, False)),
+        (False, Handled(1, ValueError()), None, 0, (LATER, ReturnType.EXCEPTION, False)),
+        (False, Handled(1, Retry()), None, 0, (LATER, ReturnType.FAILED, False)),
         (False, Outcome.SUSPEND, None, 0, (LATER, ReturnType.FAILED, False)),
         (False, Outcome.ROLLBACK, None, 0, (LATER, ReturnType.FAILED, False)),
         (False, None, Retry(5), 0, (LATER, ReturnType.FAILED, False)),
@@ -41,6 +43,9 @@ MESSAGE = ReceivedMessage("orders", QUEUE, 7, b"", {}, "id", 0, 0)
         (False, Handled(0), None, 1000, (LATER, ReturnType.TIME_OUT, False)),
         (False, None, ValueError(), 1000, (LATER, ReturnType.EXCEPTION, False)),
         (True, None, None, 0, ("SUCCESS", ReturnType.SUCCESS, True)),
+        (True, Handled(2), None, 0, ("SUCCESS", ReturnType.SUCCESS, True)),
+        (True, Handled(1), None, 0, (SUSPEND, ReturnType.FAILED, False)),
+        (True, Handled(1, ValueError()), None, 0, (SUSPEND, ReturnType.EXCEPTION, False)),
         (True, Outcome.COMMIT, None, 0, ("COMMIT", ReturnType.SUCCESS, True)),
         (True, Outcome.ROLLBACK, None, 0, ("ROLLBACK", ReturnType.SUCCESS, True)),
         (True, Outcome.SUSPEND, None, 0, (SUSPEND, ReturnType.FAILED, False)),
@@ -57,7 +62,7 @@ def test_what_a_call_came_to(
     expected: tuple[str, ReturnType, bool],
 ) -> None:
     """RocketMQ's status and return type; its time limit is 1 s here."""
-    found = returned(result, error, ordered=ordered, spent_ms=spent_ms, timeout_ms=1000)
+    found = returned(result, error, ordered=ordered, spent_ms=spent_ms, timeout_ms=1000, batch=2)
     assert found == expected
 
 
