@@ -67,6 +67,10 @@ class Plan:
     faults: tuple[Fault, ...] = field(repr=False)
     only: tuple[str, ...] = ()
     """The kinds of faults that were drawn from, if not from all."""
+    calls: int = 0
+    """Calls of one run of a worker; 0: as the consumer decides, which is one for so few calls."""
+    batch: int = 1
+    """Messages of one call."""
 
     @classmethod
     def of(cls, seed: int, only: tuple[str, ...] = (), *, later: bool = True) -> Plan:
@@ -105,6 +109,8 @@ class Plan:
             only=only,
         )
         if later and not only:
+            runs = stream(seed, "runs")
+            plan = replace(plan, calls=runs.choice((0, 0, 3)), batch=runs.choice((1, 1, 4)))
             plan = plan._with_later(span_s)
         return replace(plan, brokers=2) if plan.names_differ else plan
 

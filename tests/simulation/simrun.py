@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from unittest.mock import patch
 
 from inorder.checker import (
     Handled,
@@ -26,6 +27,8 @@ from inorder.checker import (
     Stored,
     check,
 )
+from inorder.client.consume.rules import outcomes
+from inorder.client.consume.rules.outcomes import CallPace
 from tests.kit.simloop import SimLoop, run
 from tests.model.traces import follow_trace
 from tests.simulation.simfaults import Faults
@@ -77,8 +80,12 @@ def play(plan: Plan) -> Outcome:
             await feeding
         await world.finish()
 
+    def calls_of_run(pace: CallPace, *, waiting: int, workers: int) -> int:
+        return plan.calls or _calls_of_run(pace, waiting=waiting, workers=workers)
+
     try:
-        run(main, plan.seed, steps_max=STEPS_MAX)
+        with patch.object(outcomes, "calls_of_run", calls_of_run):
+            run(main, plan.seed, steps_max=STEPS_MAX)
     except BaseException as error:  # whatever a run raises is what is wrong with it
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -95,6 +102,9 @@ def play(plan: Plan) -> Outcome:
         late_commits=world.late_commits, sent=len(world.acked), virtual_s=int(world.loop.time()),
     )  # fmt: skip
     return outcome
+
+
+_calls_of_run = outcomes.calls_of_run
 
 
 def _quietly(*_: object) -> None:

@@ -30,6 +30,7 @@ from inorder.checker import (
 from inorder.client.admin import Admin
 from inorder.client.consume.consumer import Consumer
 from inorder.client.consume.rules.outcomes import Block, Park, Retry
+from inorder.client.consume.rules.outcomes import Handled as BatchHandled
 from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, ConsumerConfig, StoreConfig
@@ -253,12 +254,17 @@ class World:
         node, session = await self._client()
         consumer = Consumer(session, group=GROUP, consume_from="first")
         policy = Park(attempts=ATTEMPTS) if self.plan.bad_keys else Block()
-        on = consumer.on(TOPIC, order=self.plan.order, concurrency=4, on_failure=policy)
+        on = consumer.on(
+            TOPIC, order=self.plan.order, concurrency=4, batch=self.plan.batch, on_failure=policy
+        )
 
         async def handle(message: ReceivedMessage) -> None:
             await self.handle(node.host, message)
 
-        on(handle)
+        async def handle_list(messages: list[ReceivedMessage]) -> BatchHandled | None:
+            return await self.handle_list(node.host, messages)
+
+        on(handle if self.plan.batch == 1 else handle_list)
         member = Member(node, session, consumer)
         self.members.append(member)
         self.say(f"{node.host} joins")
@@ -269,9 +275,29 @@ class World:
         if starting.done():
             starting.result()
 
-    async def handle(self, client: str, message: ReceivedMessage) -> None:
+    async def handle_list(
+        self, client: str, messages: list[ReceivedMessage]
+    ) -> BatchHandled | None:
+        """Handle one message after the other; say which one failed."""
+        start_ns, runs = self.now_ns(), list[Run]()
+        said = None
+        try:
+            for done, message in enumerate(messages):
+                runs.append(Run(client, message, start_ns))
+                try:
+                    await self.handle(client, message, runs[-1])
+                except Exception as error:
+                    said = BatchHandled(done, error)
+                    break
+        finally:
+            end_ns = self.now_ns()
+            for run in runs:  # messages of one call share start and end
+                run.end_ns = end_ns
+        return said
+
+    async def handle(self, client: str, message: ReceivedMessage, run: Run | None = None) -> None:
         """Take a while, fail now and then, write to the store."""
-        run = Run(client, message, self.now_ns())
+        run = run or Run(client, message, self.now_ns())
         self.runs.append(run)
         body = message.body.decode()
         where = f"{message.queue.broker}/{message.queue.index} {message.offset}"
