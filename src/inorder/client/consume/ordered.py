@@ -4,10 +4,11 @@
 `rules/outcomes.py` decides what the end of a run means.
 
 `KeyedRunner` (`order="key"`) makes many runs per queue; the messages of one key follow each other.
-`rules/keyed.py` decides which messages may run. The runner starts them, up to the concurrency of
-the topic, and the queues take turns. The lowest unfinished offset is committed. Under a lease the
-commit also carries the finished map, so that the next owner repeats nothing; with RocketMQ's locks
-finished messages above the offset are repeated after a crash.
+`rules/keyed.py` decides which messages may run. The runner puts short calls of many keys into one
+run, starts runs up to the concurrency of the topic, and lets the queues take turns. The lowest
+unfinished offset is committed. Under a lease the commit also carries the finished map, so that the
+next owner repeats nothing; with RocketMQ's locks finished messages above the offset are repeated
+after a crash.
 
 How handlers run and stop: decision 29.
 """
