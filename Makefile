@@ -15,8 +15,8 @@ TEST_WORKERS ?= $(shell expr 2 '*' $(WORKERS))
 SEED ?= 1
 ARGS ?=
 
-.PHONY: help setup lock fmt lint types imports house unit property check test test-core crash sim mutants model fuzz \
-        interop spark spark-setup bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys \
+.PHONY: help setup lock fmt lint types imports house unit property check test test-core test-pure crash sim mutants model fuzz \
+        interop spark spark-setup bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys \
         proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs demo clean
 
 help: ## list the targets
@@ -75,6 +75,9 @@ samples: $(STAMP) ## a short run of each proof: kills, power cuts, disk faults, 
 test-core: $(STAMP) ## the same without Spark, whether or not it is installed
 	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/snippets
 
+test-pure: $(STAMP) ## the rules, the client and the servers without the compiled module
+	INORDER_PURE=1 $(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal tests/unit tests/property tests/golden tests/suite tests/integration tests/simulation
+
 crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
 	$(PYTEST) -q -n $(WORKERS) tests/crash
 
@@ -129,6 +132,19 @@ docs: $(STAMP) ## renew the generated pages, verify all links, run all examples
 	$(PY) -m tools.make_reference
 	$(PY) -m tests.golden.replay
 	$(PYTEST) -q -n $(WORKERS) tests/house/test_docs.py tests/house/test_compatibility_page.py tests/snippets
+
+## giving it away
+
+wheel: $(STAMP) ## a wheel for this machine's Python in dist/, tried where there is no compiler
+	rm -rf dist
+	INORDER_COMPILED=1 $(PY) -m hatchling build -t wheel
+	INORDER_WHEEL=$$(echo "$(CURDIR)"/dist/*.whl) $(PYTEST) -q -n 0 tests/integration/test_installed_wheel.py
+
+wheels: $(STAMP) ## wheels for all platforms in dist/, and the sdist: cibuildwheel; Linux needs docker
+	@$(PY) -c 'import cibuildwheel' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/wheels.txt
+	rm -rf dist
+	$(PY) -m hatchling build -t sdist
+	$(PY) -m cibuildwheel --output-dir dist $(ARGS)
 
 ## full counts, as the claims in the documentation need them
 

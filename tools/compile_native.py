@@ -2,7 +2,8 @@
 
 Hatchling calls the hook for every wheel. For the editable one of `make setup` the module is put
 beside its source. A failure is reported in one line and is no error: inorder works without the
-module. A wheel is tagged for its platform only if it holds a module.
+module. With `INORDER_COMPILED=1`, as for wheels that are given away (`make wheel`), it is an error.
+A wheel is tagged for its platform only if it holds a module.
 
     python tools/compile_native.py [OPTION ...]     beside its source, with options for the compiler
 """
@@ -24,7 +25,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("src/inorder/native.pyx")
 FLAGS = ("-O3", "-fPIC", "-fwrapv", "-fno-strict-aliasing", "-DNDEBUG", "-w")
-SECONDS_MAX = 120
+SECONDS_MAX = 600
 
 
 class NotCompiled(Exception):
@@ -43,6 +44,8 @@ class CustomBuildHook(BuildHookInterface[Any]):
         try:
             made = compile_native(source, folder)
         except NotCompiled as reason:
+            if _is_set("INORDER_COMPILED"):
+                self.app.abort(f"there is no compiled module: {reason}")
             for stale in source.parent.glob("native.*.so") if version == "editable" else ():
                 stale.unlink()
             self.app.display_warning(f"inorder stays pure Python: {reason}")
@@ -56,7 +59,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
 def compile_native(source: Path, folder: Path, *options: str) -> Path:
     """Return the compiled module, put into a folder. Raises NotCompiled."""
-    if os.environ.get("INORDER_PURE", "") not in ("", "0"):
+    if _is_set("INORDER_PURE"):
         raise NotCompiled("INORDER_PURE is set")
     if os.name != "posix":
         raise NotCompiled(f"not tried on {sys.platform}")
@@ -72,7 +75,8 @@ def compile_native(source: Path, folder: Path, *options: str) -> Path:
         draft = Path(scratch) / made.name
         _run("Cython", [sys.executable, "-m", "cython", "-3", str(source), "-o", str(text)])
         shared = ["-bundle", "-undefined", "dynamic_lookup"] if _is_mac() else ["-shared"]
-        more = [*options, *shlex.split(os.environ.get("CFLAGS", ""))]
+        given = " ".join(os.environ.get(name, "") for name in ("ARCHFLAGS", "CFLAGS"))
+        more = [*options, *shlex.split(given)]
         _run(
             compiler[0],
             [*compiler, *FLAGS, *more, *shared, f"-I{headers}", str(text), "-o", str(draft)],
@@ -94,6 +98,10 @@ def _compiler() -> list[str]:
         if found and shutil.which(found[0]) is not None:
             return found
     raise NotCompiled(f"no C compiler is there{f' by the name of {given}' if given else ''}")
+
+
+def _is_set(switch: str) -> bool:
+    return os.environ.get(switch, "") not in ("", "0")
 
 
 def _is_mac() -> bool:

@@ -1,12 +1,14 @@
 """Whether the compiled module is used: it is installed, it is wanted, and it fits this source.
 
-`native.pyx` is compiled at installation where a C compiler is available. Without it the equivalent
-Python functions do the work. `INORDER_PURE=1` disables it. What is compiled: decision 37.
+Wheels hold the module. Where there is no wheel it is compiled at installation, if a C compiler is
+available. Without it the equivalent Python functions do the work; servers and clients say so when
+they start. `INORDER_PURE=1` disables it. What is compiled: decision 37.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from types import ModuleType
 from typing import Final
@@ -16,6 +18,8 @@ from inorder.errors import ConfigError
 INTERFACE: Final = 4
 """The value of `native.INTERFACE` that this source expects."""
 SWITCH: Final = "INORDER_PURE"
+_PACKAGES: Final = {"uvloop": "asyncio's own loop", "isal": "the checksums of zlib"}
+"""Ordinary dependencies that some platforms lack, and what is used there instead."""
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -25,7 +29,7 @@ def _load() -> tuple[ModuleType | None, str]:
     try:
         found = importlib.import_module("inorder.native")
     except ModuleNotFoundError:
-        return None, "no, inorder was installed without a C compiler"
+        return None, "no, this install has none: it is no wheel, and there was no C compiler"
     if found.INTERFACE != INTERFACE:
         raise ConfigError(
             f"{found.__file__} is of another version of inorder ({found.INTERFACE}, not "
@@ -35,3 +39,14 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 native, reason = _load()
+
+
+def slower_parts() -> str:
+    """Return what is slower here than in an install from a wheel, for a log line; "" if nothing."""
+    parts = [f"pure Python instead of the compiled module ({reason[4:]})"] if native is None else []
+    parts += [
+        f"{instead} ({name} is not installed)"
+        for name, instead in _PACKAGES.items()
+        if importlib.util.find_spec(name) is None
+    ]
+    return "; ".join(parts)

@@ -13,8 +13,8 @@ from inorder.accelerated import native, reason
 from inorder.cli.failures import says_errors
 from inorder.cli.output import Output, as_json, put_line, put_page, table
 
-# Optional packages, and what each is for.
-_EXTRAS = {
+# Packages that not every install has, and what each is for.
+_PACKAGES = {
     "uvloop": "event loop",
     "isal": "checksums",
     "numpy": "columns of Spark",
@@ -34,8 +34,8 @@ def print_version(wanted: bool) -> None:
 def version(
     output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
 ) -> None:
-    """Print the version. Also the Python that runs it, and which extras are there."""
-    extras = {name: find_spec(name) is not None for name in _EXTRAS}
+    """Print the version. Also the Python that runs it, and which packages are there."""
+    extras = {name: find_spec(name) is not None for name in _PACKAGES}
     if output is Output.JSON:
         put_page(
             as_json(
@@ -49,8 +49,8 @@ def version(
         )
         return
     rows = [("inorder", inorder.__version__, ""), ("python", platform.python_version(), "")]
-    rows.append(("accelerated", reason, "large batches, Spark: compiled"))
-    rows += [(name, "yes" if there else "no", _EXTRAS[name]) for name, there in extras.items()]
+    rows.append(("accelerated", reason, "the hot path, compiled"))
+    rows += [(name, "yes" if there else "no", _PACKAGES[name]) for name, there in extras.items()]
     put_page(table(("name", "version or present", "used for"), rows))
 
 

@@ -17,6 +17,7 @@ import signal
 from collections.abc import Callable
 from typing import Protocol
 
+from inorder.accelerated import slower_parts
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.output import Output
 from inorder.logs import get_logger
@@ -63,6 +64,8 @@ def serve(
     server: Startable, describe: Callable[[], dict[str, str]], output: Output = Output.TABLE
 ) -> None:
     """Run until a signal comes."""
+    if slower := slower_parts():
+        log.warning("slower than an install from a wheel, with the same results: %s", slower)
     raise_file_limit()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(server, lambda: _ready_line(describe(), output)))
@@ -85,7 +88,7 @@ def raise_file_limit() -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop factory where it is installed."""
+    """Return uvloop's loop factory, where the platform has uvloop."""
     try:
         import uvloop
     except ImportError:

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from inorder.accelerated import slower_parts
 from inorder.client.api import BrokerApi, NameServerApi
 from inorder.client.groups import GroupMember, Groups, SubscriptionWarnings
 from inorder.client.identity import Identity, MessageIds
@@ -182,6 +183,8 @@ class Session:
         if self._started:
             return
         self._started = True
+        if slower := slower_parts():
+            log.info("slower than an install from a wheel, with the same results: %s", slower)
         for action, interval_ms, name in (
             (self._refresh_all, self.config.route_refresh_ms, "routes"),
             (self.heartbeat, self.config.heartbeat_interval_ms, "heartbeat"),

@@ -597,7 +597,7 @@ async def _close(source: AsyncGenerator[Any, None]) -> None:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's loop where it is installed; the code is the same on either."""
+    """Return uvloop's loop, or asyncio's where the platform has no uvloop."""
     try:
         import uvloop
     except ImportError:
