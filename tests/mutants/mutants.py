@@ -1210,6 +1210,28 @@ MUTANTS = [
         "    if not error:\n        return Received",
         "tests/unit/client/consume/test_received_messages.py::test_a_damaged_message_hides_none_before_it",
     ),
+    Mutant(
+        "ready-before-all-are-listed", "P1, A13", "a first send sees only some brokers of `up`",
+        "inorder.cli.brokers",
+        "            if not missing:\n",
+        "            if self._processes:\n",
+        "tests/unit/cli/test_cli_brokers.py::"
+        "test_nothing_is_ready_before_the_name_server_lists_all",
+    ),
+    Mutant(
+        "derived-ports-are-too-near", "P1", "a RocketMQ client's second port is another broker's",
+        "inorder.cli.brokers",
+        "PORTS_APART: Final = 10\n",
+        "PORTS_APART: Final = 2\n",
+        "tests/unit/cli/test_cli_brokers.py::test_derived_values_are_apart",
+    ),
+    Mutant(
+        "brokers-outlive-their-parent", "P6", "a broker goes on when `up` is gone",
+        "inorder.cli.running",
+        '            log.info("stdin is closed, stopping")\n            self._stopping.set()\n',
+        '            log.info("stdin is closed, stopping")\n',
+        "tests/unit/cli/test_cli_running.py::test_a_supervised_server_stops_with_its_lifeline",
+    ),
 ]  # fmt: skip
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

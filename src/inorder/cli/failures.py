@@ -125,9 +125,9 @@ class LogLevel(StrEnum):
     CRITICAL = "critical"
 
 
-def setup_logging(level: LogLevel) -> None:
-    """Send log lines of this process to stderr."""
-    handler = _handler()
+def setup_logging(level: LogLevel, process: str = "") -> None:
+    """Send log lines of this process to stderr; a name tells them from those of other processes."""
+    handler = _handler(process)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -158,9 +158,10 @@ class _Formatter(logging.Formatter):
         return escaped(super().formatException(ei), None, keep="\n")
 
 
-def _handler() -> logging.Handler:
+def _handler(process: str = "") -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
+    who = process.replace("%", "%%") + " " if process else ""
     handler.setFormatter(
-        _Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s %(message)s", "%H:%M:%S")
+        _Formatter(f"%(asctime)s.%(msecs)03d %(levelname)-7s {who}%(name)s %(message)s", "%H:%M:%S")
     )
     return handler

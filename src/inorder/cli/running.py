@@ -3,7 +3,7 @@
 stdout carries exactly one line, when everything accepts connections:
 `ready namesrv=HOST:PORT broker=HOST:PORT data=DIR`, or the same as a JSON object. SIGTERM or SIGINT
 stops and exits 0 once everything is on disk; a second one ends the process at once, as a crash
-would.
+would. A broker process of `inorder up --brokers N` also stops when its standard input closes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from inorder.accelerated import slower_parts
@@ -60,21 +61,33 @@ class Single:
         await self._server.stop()
 
 
+Ready = Mapping[str, str | Mapping[str, str]]
+"""What the ready line says: addresses and directories; of several servers by name."""
+
+
 def serve(
-    server: Startable, describe: Callable[[], dict[str, str]], output: Output = Output.TABLE
+    server: Startable,
+    describe: Callable[[], Ready],
+    output: Output = Output.TABLE,
+    *,
+    supervised: bool = False,
+    kill: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run until a signal comes."""
-    if slower := slower_parts():
+    """Run until a signal comes, or if supervised until stdin closes; `kill` is for a second one."""
+    if not supervised and (slower := slower_parts()):
         log.warning("slower than an install from a wheel, with the same results: %s", slower)
     raise_file_limit()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(server, lambda: _ready_line(describe(), output)))
+        runner.run(_serve(server, lambda: _ready_line(describe(), output), supervised, kill))
 
 
-def _ready_line(values: dict[str, str], output: Output) -> str:
+def _ready_line(values: Ready, output: Output) -> str:
     if output is Output.JSON:
         return json.dumps({"ready": True, **values})
-    return " ".join(["ready", *(f"{name}={value}" for name, value in values.items())])
+    words = ["ready"]
+    for name, value in values.items():
+        words.append(f"{name}={value if isinstance(value, str) else ';'.join(value.values())}")
+    return " ".join(words)
 
 
 def raise_file_limit() -> None:
@@ -97,11 +110,27 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(server: Startable, ready_line: Callable[[], str]) -> None:
+class _Lifeline(asyncio.Protocol):
+    """Stops the server when the process that started it closes the pipe, or is gone."""
+
+    def __init__(self, stopping: asyncio.Event) -> None:
+        self._stopping = stopping
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._stopping.is_set():
+            log.info("stdin is closed, stopping")
+            self._stopping.set()
+
+
+async def _serve(
+    server: Startable, ready_line: Callable[[], str], supervised: bool, kill: Callable[[], None]
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, signal.Signals(number).name, stopping)
+        loop.add_signal_handler(number, _on_signal, signal.Signals(number).name, stopping, kill)
+    if supervised:
+        await loop.connect_read_pipe(lambda: _Lifeline(stopping), sys.stdin)
     starting = asyncio.ensure_future(server.start())
     stop_asked = asyncio.ensure_future(stopping.wait())
     try:
@@ -124,9 +153,10 @@ async def _serve(server: Startable, ready_line: Callable[[], str]) -> None:
     log.info("stopped")
 
 
-def _on_signal(name: str, stopping: asyncio.Event) -> None:
+def _on_signal(name: str, stopping: asyncio.Event, kill: Callable[[], None]) -> None:
     if stopping.is_set():
         log.warning("signal=%s again, ending without cleaning up", name)
+        kill()
         os._exit(EXIT_FAILED)
     log.info("signal=%s, stopping", name)
     stopping.set()

@@ -1,7 +1,8 @@
 """`inorder up | nameserver | broker`: from options to settings to a running server.
 
 Options are the last layer over file and environment, so no option has a default here: the defaults
-stand in `inorder.config`. How a server runs and stops is in `running.py`.
+stand in `inorder.config`. How a server runs and stops is in `running.py`, how several brokers do in
+`brokers.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from inorder.cli.brokers import (
+    BROKERS_MAX,
+    BrokerPlan,
+    Brokers,
+    child_words,
+    left_out,
+    plan_brokers,
+)
 from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging
 from inorder.cli.output import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
 from inorder.config import BrokerConfig, NameServerConfig, NetConfig
+from inorder.errors import ConfigError
 from inorder.logs import get_logger
+from inorder.settings import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,16 +67,27 @@ def up(
     broker_port: Annotated[
         int | None, typer.Option("--broker-port", help="Broker's port; 0 = any.  [default: 10911]")
     ] = None,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "--brokers", min=1, max=BROKERS_MAX,
+            help="Brokers; several are a process each, for more cores.  [default: 1]",
+        ),
+    ] = None,
     data: DataOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
     output: ReadyOption = Output.TABLE,
-) -> None:
-    """Start a name server and a broker in one process.
+) -> None:  # fmt: skip
+    """Start a name server and a broker in one process, or several brokers in one process each.
 
     --set means the broker; write --set nameserver.NAME=VALUE for the name server. A properties
     file of RocketMQ, given with --config, means the broker too. TLS settings mean both.
+
+    With --brokers 3 there are broker-a, broker-b and broker-c, on --broker-port and 10 and 20 above
+    it, with their files in --data, --data/broker-b and --data/broker-c. A topic that is created
+    gets queues on all of them. A broker process that ends is started again; Ctrl-C stops all.
     """
     setup_logging(log_level)
     sets = parse_sets(set_)
@@ -95,11 +117,24 @@ def up(
         namesrv_config = dataclasses.replace(namesrv_config, data=below)
     namesrv_config = _same_tls(broker, namesrv, namesrv_config)
     _warn(broker, namesrv)
+    _check_left_out(broker.config, brokers)
+    broker_config = _advertised(broker.config)
+    if brokers is not None and brokers > 1:
+        _serve_many(
+            namesrv_config,
+            broker_config,
+            count=brokers,
+            file=config,
+            sets=sets,
+            log_level=log_level,
+            output=output,
+        )
+        return
 
     from inorder.cli.running import serve
     from inorder.embedded import Embedded
 
-    pair = Embedded(namesrv_config, _advertised(broker.config))
+    pair = Embedded(namesrv_config, broker_config)
     with keeping_data(broker.config.data):
         serve(
             pair,
@@ -160,9 +195,12 @@ def broker(
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
     output: ReadyOption = Output.TABLE,
+    supervised: Annotated[
+        bool, typer.Option("--supervised", hidden=True, help="Of `up --brokers`.")
+    ] = False,
 ) -> None:
     """Start a broker."""
-    setup_logging(log_level)
+    setup_logging(log_level, (name or "") if supervised else "")
     flags = _over(
         parse_sets(set_),
         name=name,
@@ -173,17 +211,23 @@ def broker(
         data=data,
     )
     loaded = read_settings(BrokerConfig, config, flags)
-    _warn(loaded)
+    if not supervised:  # else the process that started this one has warned
+        _warn(loaded)
     if not loaded.config.namesrv:
         log.warning("the broker registers nowhere, clients will not find it; give --namesrv H:P")
 
     from inorder.broker.broker import Broker
 
-    _serve_one(Broker, _advertised(loaded.config), "broker", output)
+    _serve_one(Broker, _advertised(loaded.config), "broker", output, supervised=supervised)
 
 
 def _serve_one(
-    make: Callable[[C, Clock, Files], Listener], config: C, role: str, output: Output
+    make: Callable[[C, Clock, Files], Listener],
+    config: C,
+    role: str,
+    output: Output,
+    *,
+    supervised: bool = False,
 ) -> None:
     """Run one server until a signal comes; its ready line names its address by `role`."""
     from inorder.cli.running import Single, serve
@@ -192,7 +236,94 @@ def _serve_one(
 
     server = Single(make(config, SystemClock(), OsFiles()))
     with keeping_data(config.data):
-        serve(server, lambda: {role: server.address, "data": config.data}, output)
+        serve(
+            server,
+            lambda: {role: server.address, "data": config.data},
+            output,
+            supervised=supervised,
+        )
+
+
+def _serve_many(
+    namesrv_config: NameServerConfig,
+    broker_config: BrokerConfig,
+    *,
+    count: int,
+    file: Path | None,
+    sets: dict[str, Raw],
+    log_level: LogLevel,
+    output: Output,
+) -> None:
+    """Run a name server and several broker processes until a signal comes."""
+    from inorder.cli.running import serve
+    from inorder.clock import SystemClock
+    from inorder.disk import OsFiles
+    from inorder.nameserver.server import NameServer
+
+    plans = plan_brokers(broker_config, count, namesrv_config.port)
+    given = _for_children(sets, broker_config)
+
+    def words(plan: BrokerPlan, namesrv: str) -> list[str]:
+        others = [one for one in broker_config.namesrv.split(";") if one and one != namesrv]
+        return child_words(
+            plan,
+            ";".join([namesrv, *others]),
+            host=broker_config.host,
+            config=file,
+            sets=given,
+            log_level=log_level,
+        )
+
+    clock = SystemClock()
+    several = Brokers(
+        NameServer(namesrv_config, clock, OsFiles()),
+        plans,
+        words,
+        clock,
+        stop_ms=broker_config.shutdown_timeout_ms,
+    )
+    with keeping_data(broker_config.data):
+        serve(
+            several,
+            lambda: {
+                "namesrv": several.namesrv_address,
+                "brokers": several.addresses,
+                "data": broker_config.data,
+            },
+            output,
+            kill=several.kill,
+        )
+
+
+def _for_children(sets: dict[str, Raw], config: BrokerConfig) -> dict[str, object]:
+    """Return the settings of `--set` for every broker, without what each gets as an option."""
+    known = catalog(BrokerConfig).settings
+    own = {"name", "port", "data", "host", "namesrv", "advertised_host"}
+    own |= {alias for name in own if (alias := known[name].rocketmq)}
+    found: dict[str, object] = {
+        name: value
+        for full, value in sets.items()
+        if (name := full.removeprefix("broker.")) not in own
+    }
+    if config.advertised_host:
+        found["advertised_host"] = config.advertised_host
+    return found
+
+
+def _check_left_out(config: BrokerConfig, count: int | None) -> None:
+    """Refuse to leave brokers out that are there, unless their number was given."""
+    from inorder.disk import OsFiles
+
+    missing = left_out(config, count or 1, OsFiles())
+    if not missing:
+        return
+    where = f"data directory {config.data} has messages of {', '.join(missing)}"
+    if count is None:
+        raise ConfigError(
+            f"{where}, of a start with --brokers; give --brokers again with their number, or "
+            "--brokers 1 to leave them out"
+        )
+    log.warning("%s: left out by --brokers %d; keys of their queues wait for them", where, count)
 
 
 def _same_tls(

@@ -79,6 +79,29 @@ def test_signal_during_a_long_start_does_not_wait(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == ""
 
 
+def test_a_supervised_server_stops_with_its_lifeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that started it is gone, or wants it to stop: the pipe closes."""
+    read, write = os.pipe()
+    late: list[str] = []
+
+    def goes_on() -> None:
+        late.append("it goes on")
+        send_sigterm()
+
+    def while_starting() -> None:
+        asyncio.get_running_loop().call_later(5, goes_on)
+
+    def ready() -> dict[str, str]:
+        os.close(write)
+        return {}
+
+    server = NotingServer(while_starting)
+    with os.fdopen(read) as lifeline:
+        monkeypatch.setattr("sys.stdin", lifeline)
+        serve(server, ready, supervised=True)
+    assert (server.notes, late) == (["start", "stop"], [])
+
+
 def test_failed_start_cleans_up(capsys: pytest.CaptureFixture[str]) -> None:
     """The error comes through; what was begun is stopped."""
 

@@ -9,6 +9,7 @@ import pytest
 
 import inorder.broker.broker
 import inorder.cli.running
+import inorder.cli.serve
 import inorder.embedded
 import inorder.nameserver.server
 from inorder.cli.contents import app
@@ -28,7 +29,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[BrokerConfig | NameServerCo
     """Collect the settings instead of starting servers."""
     found: list[BrokerConfig | NameServerConfig] = []
 
-    def note(server: Any, _describe: object, _output: object) -> None:
+    def note(server: Any, _describe: object, _output: object, **_more: object) -> None:
         inner = getattr(server, "_server", server)
         found.extend(inner.configs)
 
@@ -118,3 +119,54 @@ def test_broker_without_name_server_warns(started: list[Any]) -> None:
     """Nobody would find it."""
     assert "registers nowhere" in run("broker")
     assert len(started) == 1
+
+
+def children(*words: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the command lines of the brokers that `inorder up` would start."""
+    found: list[str] = []
+
+    class Noted(Started):
+        kill = None
+
+        def __init__(self, namesrv: Any, plans: Any, words: Any, *_: Any, **__: Any) -> None:
+            super().__init__(*namesrv.configs)
+            found.extend(" ".join(words(plan, "127.0.0.1:9876")) for plan in plans)
+
+    monkeypatch.setattr(inorder.cli.serve, "Brokers", Noted)
+    run("up", *words)
+    return found
+
+
+def test_several_brokers_get_what_the_first_would(
+    started: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Settings for all reach all; what tells them apart is derived, whoever set it."""
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=east-a\nnamesrvAddr=h:1\n")
+    lines = children(
+        "--brokers", "2", "--config", str(file), "--set", "listenPort=2000", "--set",
+        "broker.flushDiskType=SYNC_FLUSH", "--set", "nameserver.scan_interval_ms=9",
+        "--data", "d", "--log-level", "warning", monkeypatch=monkeypatch,
+    )  # fmt: skip
+    common = "broker --supervised --output json --log-level warning --name east-{} --namesrv "
+    common += "127.0.0.1:9876;h:1 --host 127.0.0.1 --port {} --data {} "
+    common += f"--config {file} --set flushDiskType=SYNC_FLUSH"
+    assert lines == [common.format("a", 2000, "d"), common.format("b", 2010, "d/east-b")]
+    (namesrv,) = started
+    assert namesrv.scan_interval_ms == 9
+
+
+def test_one_broker_is_no_process_of_its_own(started: list[Any]) -> None:
+    """`--brokers 1` is the default."""
+    run("up", "--brokers", "1")
+    assert len(started) == 2
+
+
+def test_brokers_are_not_left_out_by_mistake(started: list[Any], tmp_path: Path) -> None:
+    """A plain `up` where there were two is refused; a number that was given is obeyed, and said."""
+    (tmp_path / "broker-b" / "commitlog").mkdir(parents=True)
+    result = CliRunner().invoke(app, ["up", "--data", str(tmp_path)])
+    assert (result.exit_code, started) == (2, [])
+    assert "has messages of broker-b, of a start with --brokers" in result.stderr
+    logged = run("up", "--data", str(tmp_path), "--brokers", "1")
+    assert "broker-b: left out by --brokers 1" in logged
