@@ -75,8 +75,9 @@ samples: $(STAMP) ## a short run of each proof: kills, power cuts, disk faults, 
 test-core: $(STAMP) ## the same without Spark, whether or not it is installed
 	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/snippets
 
-test-pure: $(STAMP) ## the rules, the client and the servers without the compiled module
-	INORDER_PURE=1 $(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal tests/unit tests/property tests/golden tests/suite tests/integration tests/simulation
+test-pure: $(STAMP) ## a sample without the compiled module; all: INORDER_PURE=1 make test-core
+	INORDER_PURE=1 $(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal tests/unit tests/property tests/golden tests/suite tests/simulation \
+	  $(wildcard tests/integration/test_broker_*.py tests/integration/test_consumer_*.py tests/integration/test_idempotent_*.py)
 
 crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
 	$(PYTEST) -q -n $(WORKERS) tests/crash

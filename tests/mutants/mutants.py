@@ -1212,7 +1212,7 @@ MUTANTS = [
     ),
     Mutant(
         "ready-before-all-are-listed", "P1, A13", "a first send sees only some brokers of `up`",
-        "inorder.cli.brokers",
+        "inorder.cli.supervising",
         "            if not missing:\n",
         "            if self._processes:\n",
         "tests/unit/cli/test_cli_brokers.py::"

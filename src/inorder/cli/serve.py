@@ -2,7 +2,7 @@
 
 Options are the last layer over file and environment, so no option has a default here: the defaults
 stand in `inorder.config`. How a server runs and stops is in `running.py`, how several brokers do in
-`brokers.py`.
+`supervising.py`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from inorder.cli.brokers import (
-    BROKERS_MAX,
-    BrokerPlan,
-    Brokers,
-    child_words,
-    left_out,
-    plan_brokers,
-)
+from inorder.cli.brokers import BROKERS_MAX, BrokerPlan, child_words, left_out, plan_brokers
 from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging
 from inorder.cli.output import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
@@ -256,6 +249,7 @@ def _serve_many(
 ) -> None:
     """Run a name server and several broker processes until a signal comes."""
     from inorder.cli.running import serve
+    from inorder.cli.supervising import Brokers
     from inorder.clock import SystemClock
     from inorder.disk import OsFiles
     from inorder.nameserver.server import NameServer

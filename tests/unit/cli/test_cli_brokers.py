@@ -10,18 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from inorder.cli.brokers import (
-    BROKERS_MAX,
+from inorder.cli.brokers import BROKERS_MAX, BrokerPlan, child_words, left_out, plan_brokers
+from inorder.cli.supervising import (
     REGISTER_LOOK_MS,
     RESTART_FIRST_MS,
     RESTART_MAX_MS,
     STEADY_MS,
-    BrokerPlan,
     BrokerProcess,
     Brokers,
-    child_words,
-    left_out,
-    plan_brokers,
 )
 from inorder.clock import Clock
 from inorder.config import BrokerConfig

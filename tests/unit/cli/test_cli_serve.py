@@ -9,7 +9,7 @@ import pytest
 
 import inorder.broker.broker
 import inorder.cli.running
-import inorder.cli.serve
+import inorder.cli.supervising
 import inorder.embedded
 import inorder.nameserver.server
 from inorder.cli.contents import app
@@ -132,7 +132,7 @@ def children(*words: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             super().__init__(*namesrv.configs)
             found.extend(" ".join(words(plan, "127.0.0.1:9876")) for plan in plans)
 
-    monkeypatch.setattr(inorder.cli.serve, "Brokers", Noted)
+    monkeypatch.setattr(inorder.cli.supervising, "Brokers", Noted)
     run("up", *words)
     return found
 
