@@ -76,7 +76,7 @@ test-core: $(STAMP) ## the same without Spark, whether or not it is installed
 	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/snippets
 
 test-pure: $(STAMP) ## a sample without the compiled module; all: INORDER_PURE=1 make test-core
-	INORDER_PURE=1 $(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal tests/unit tests/property tests/golden tests/suite tests/simulation \
+	INORDER_PURE=1 $(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests/unit tests/property tests/golden tests/suite tests/simulation \
 	  $(wildcard tests/integration/test_broker_*.py tests/integration/test_consumer_*.py tests/integration/test_idempotent_*.py)
 
 crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
