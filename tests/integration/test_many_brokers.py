@@ -19,12 +19,14 @@ from pathlib import Path
 import pytest
 
 from inorder import Admin, Consumer, Producer, PullConsumer, ReceivedMessage
+from inorder.config import ClientConfig
 from inorder.net.tls import client_context
 
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 60
 TOPIC = "orders"
+PATIENT = ClientConfig(send_timeout_ms=1000 * TIMEOUT_S)
 KEYS = [f"key-{number}" for number in range(24)]
 
 
@@ -204,7 +206,7 @@ def test_a_broker_that_is_killed_comes_back_while_the_others_serve(tmp_path: Pat
     with up(tmp_path, "--brokers", "3") as running:
         said = running.ready()
         namesrv = said["namesrv"]
-        with Producer(namesrv) as producer:
+        with Producer(namesrv, config=PATIENT) as producer:
             place = {key: producer.send(TOPIC, b"0", key=key).queue for key in KEYS}
             victim = running.children()["broker-b"]
             waiting = []
