@@ -76,8 +76,9 @@ test-core: $(STAMP) ## the same without Spark, whether or not it is installed
 	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/snippets
 
 test-pure: $(STAMP) ## a sample without the compiled module; all: INORDER_PURE=1 make test-core
-	INORDER_PURE=1 $(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests/unit tests/property tests/golden tests/suite tests/simulation \
-	  $(wildcard tests/integration/test_broker_*.py tests/integration/test_consumer_*.py tests/integration/test_idempotent_*.py)
+	INORDER_PURE=1 $(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests/unit/test_accelerated.py tests/unit/store tests/unit/broker/sends \
+	  tests/unit/broker/pulls tests/unit/client/consume tests/unit/client/send tests/property tests/golden tests/suite \
+	  $(wildcard tests/integration/test_broker_*.py tests/integration/test_idempotent_*.py)
 
 crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
 	$(PYTEST) -q -n $(WORKERS) tests/crash
