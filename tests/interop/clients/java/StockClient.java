@@ -30,6 +30,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 public class StockClient {
     private static final PrintStream OUT = System.out;
+    /** A client waits 3 s for its first route. On a busy machine a new TLS connection takes as long. */
+    private static final int API_TIMEOUT_MS = 20_000;
     private static final Map<String, DefaultMQPushConsumer> CONSUMERS = new HashMap<>();
     private static String namesrv;
     private static DefaultMQProducer producer;
@@ -84,6 +86,7 @@ public class StockClient {
             DefaultMQProducer made = new DefaultMQProducer("stock_producer");
             made.setNamesrvAddr(namesrv);
             made.setInstanceName("producer");
+            made.setMqClientApiTimeout(API_TIMEOUT_MS);
             made.setSendMsgTimeout(10_000);
             made.start();
             producer = made;
@@ -191,6 +194,7 @@ public class StockClient {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.get("group"));
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("puller");
+        consumer.setMqClientApiTimeout(API_TIMEOUT_MS);
         consumer.start();
         try {
             for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(options.get("topic"))) {
@@ -215,6 +219,7 @@ public class StockClient {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.get("group"));
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("lite");
+        consumer.setMqClientApiTimeout(API_TIMEOUT_MS);
         // Not by seek: it interrupts the pull thread, and an interrupted call closes the connection.
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.start();
