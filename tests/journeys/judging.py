@@ -212,10 +212,15 @@ def _is_of(run: Handled, life: Life) -> bool:
 
 
 def _judge_again(journey: Journey) -> Iterable[str]:
-    """What was done before a clean end, or lies below a committed offset, is not handled again."""
+    """What was done before a clean end, or lies below a committed offset, is not handled again.
+
+    Members without order do not lock their queues. While several live, a queue may move, and what
+    its handlers do meanwhile does not count (docs/howto/consuming.md). What starts later does.
+    """
     runs = journey.ledger.runs
+    unlocked = journey.handling is Handling.CONCURRENT
     for life in journey.lives:
-        if not life.clean:
+        if not life.clean or (unlocked and not _lives_alone(journey, life)):
             continue
         done = {run.id for run in runs if _is_of(run, life) and run.result is HandledResult.DONE}
         again = [run.id for run in runs if run.start_ns > life.ended_ns and run.id in done]
@@ -231,9 +236,24 @@ def _judge_again(journey: Journey) -> Iterable[str]:
             if run.queue == commit.queue
             and run.offset < commit.offset
             and run.start_ns > commit.at_ns
+            and not (unlocked and _began_before(journey, run, commit.at_ns))
         ]
         if again:
             yield f"{len(again)} messages below the committed offset came again: {again[:5]}"
+
+
+def _lives_alone(journey: Journey, life: Life) -> bool:
+    """Tell whether no other program lived at the same time."""
+    return not any(
+        other.started_ns < life.ended_ns and life.started_ns < other.ended_ns
+        for other in journey.lives
+        if other is not life
+    )
+
+
+def _began_before(journey: Journey, run: Handled, at_ns: int) -> bool:
+    """Tell whether the program of a run was started before a moment."""
+    return any(_is_of(run, life) and life.started_ns < at_ns for life in journey.lives)
 
 
 def _judge_effects(journey: Journey) -> Iterable[str]:

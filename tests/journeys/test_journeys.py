@@ -107,6 +107,46 @@ def test_what_is_wrong_is_found(text: str, changes: dict[str, object], says: str
 
 
 @pytest.mark.parametrize(
+    ("other_began", "other_ended", "again_at", "found"),
+    [
+        (120, 300, 200, True),
+        (50, 300, 200, False),
+    ],
+    ids=["the queue stayed until the end", "the queue may have moved before the end"],
+)
+def test_a_queue_without_order_that_moves_repeats_what_its_handlers_did(
+    other_began: int, other_ended: int, again_at: int, found: bool
+):
+    """Members without order do not lock: only what a lone member had done must not come again."""
+    text = GOOD + lines((again_at, 2, "done")).replace(" 7 ", " 8 ")
+    lives = (
+        Life("a", 7, 0, 100, 0, frozenset({0}), clean=True),
+        Life("b", 8, other_began, other_ended, 0, frozenset({0}), clean=True),
+    )
+    told = "\n".join(judge(journey(text, lives=lives, handling=Handling.CONCURRENT, returns=True)))
+    assert ("handled again" in told) is found
+    ordered = "\n".join(judge(journey(text, lives=lives)))
+    assert "handled again" in ordered
+
+
+@pytest.mark.parametrize(
+    ("began", "found"), [(120, True), (20, False)], ids=["started later", "had it pulled already"]
+)
+def test_what_a_member_without_order_had_pulled_may_lie_below_a_commit(began: int, found: bool):
+    """A commit of the member that lost the queue stands above what the next one still handles."""
+    text = GOOD + lines((200, 2, "done")).replace(" 7 ", " 8 ")
+    lives = (
+        Life("a", 7, 0, 100, 0, frozenset({0}), clean=False),
+        Life("b", 8, began, 300, 0, frozenset({0}), clean=True),
+    )
+    made = journey(
+        text, lives=lives, handling=Handling.CONCURRENT, returns=True,
+        commits=(Committed("x", QUEUE, 3, 110),),
+    )  # fmt: skip
+    assert ("below the committed offset" in "\n".join(judge(made))) is found
+
+
+@pytest.mark.parametrize(
     ("stored", "code", "said", "says"),
     [
         ((0, 1, 2), 0, "", ""),
