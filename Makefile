@@ -15,8 +15,8 @@ TEST_WORKERS ?= $(shell expr 2 '*' $(WORKERS))
 SEED ?= 1
 ARGS ?=
 
-.PHONY: help setup lock fmt lint types imports house unit property check test test-core test-pure crash sim mutants model fuzz \
-        interop spark spark-setup bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys \
+.PHONY: help setup lock fmt lint types imports house unit property check test test-core test-pure coverage crash sim mutants model fuzz \
+        interop spark spark-setup bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-timers proof-transactions proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys \
         proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs demo clean
 
 help: ## list the targets
@@ -79,6 +79,12 @@ test-pure: $(STAMP) ## a sample without the compiled module; all: INORDER_PURE=1
 	INORDER_PURE=1 $(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "$(PLAIN)" tests/unit/test_accelerated.py tests/unit/store tests/unit/broker/sends \
 	  tests/unit/broker/pulls tests/unit/client/consume tests/unit/client/send tests/property tests/golden tests/suite \
 	  $(wildcard tests/integration/test_broker_*.py tests/integration/test_idempotent_*.py)
+
+coverage: $(STAMP) ## the lines that `make test` and `make samples` reach, also in processes; build/coverage.json
+	@$(PY) -c 'import pytest_cov' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/coverage.txt
+	@mkdir -p build && rm -f build/.coverage*
+	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal -m "($(PLAIN)) or sample" tests --ignore=tests/snippets \
+	  --cov --cov-report=term:skip-covered --cov-report=json:build/coverage.json $(ARGS)
 
 crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
 	$(PYTEST) -q -n $(WORKERS) tests/crash
@@ -150,13 +156,19 @@ wheels: $(STAMP) ## wheels for all platforms in dist/, and the sdist: cibuildwhe
 
 ## full counts, as the claims in the documentation need them
 
-proof: proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot proof-journeys proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench ## all of them
+proof: proof-crash proof-delay proof-timers proof-transactions proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot proof-journeys proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench ## all of them
 
 proof-crash: $(STAMP) ## kill -9 under load, 100 rounds
 	$(PY) -m tests.crash.killing --rounds 100 $(ARGS)
 
 proof-delay: $(STAMP) ## a million delayed messages on time, each once, over 20 kills
 	$(PY) -m tests.crash.delays $(ARGS)
+
+proof-timers: $(STAMP) ## a million messages that wait for a time, others to the millisecond, each once, over 20 kills
+	$(PY) -m tests.crash.timers $(ARGS)
+
+proof-transactions: $(STAMP) ## 100 kills of programs and broker: each transaction all or none, in order
+	$(PY) -m tests.crash.transactions --kills 100 $(ARGS)
 
 proof-power: $(STAMP) ## power cut under sync flush, 30 rounds
 	INORDER_ROUNDS=30 $(PYTEST) -q -n $(WORKERS) tests/crash -k power

@@ -2,6 +2,7 @@
 
 python -m bench                          every cell, ours alone: CPU per message
 python -m bench --against rocketmq       the same beside Apache RocketMQ, with ratios and targets
+python -m bench --earlier COMMIT         the same beside inorder of a commit
 python -m bench send-8x32 e2e-2k         some cells
 python -m bench clients                  our client beside the Java and C++ clients, one broker, and
                                          beside the Python clients of Kafka
@@ -171,9 +172,10 @@ def _cells(options: argparse.Namespace, names: list[str]) -> int:
             units=options.units,
             seconds=options.seconds,
             warm_s=options.warm,
-            against=options.against == "rocketmq",
+            against=options.against == "rocketmq" or bool(options.earlier),
+            earlier=options.earlier,
         )
-    if plan.against:
+    if plan.against and not plan.earlier:
         say(f"fetching Apache RocketMQ {rocketmq.VERSION} unless it is there")
         rocketmq.fetch()
     results = run_cells(names, plan, say)
@@ -330,6 +332,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("cells", nargs="*", help=f"{', '.join(ALL_NAMES)}; or soak, ceiling, spark")
     parser.add_argument("--against", choices=["rocketmq"], help="compare, interleaved")
+    parser.add_argument(
+        "--earlier", default="", metavar="COMMIT", help="compare the broker with that of a commit"
+    )
     parser.add_argument("--units", type=int, default=5, help="units a cell (5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds a unit (3)")
     parser.add_argument("--warm", type=float, default=30.0, help="seconds to warm RocketMQ (30)")
@@ -360,6 +365,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--client-count", type=int, default=pythons.COUNT, help="client-kafka: messages a unit"
     )
     options = parser.parse_args(arguments)
+    if options.earlier:
+        if options.against or options.smoke:
+            parser.error("--earlier is a comparison of its own: leave out --against and --smoke")
+        if others := sorted(set(options.cells) - set(BROKER_NAMES)):
+            parser.error(f"--earlier compares brokers alone: leave out {', '.join(others)}")
+        options.cells = options.cells or list(DEFAULT_NAMES)
     if options.install is None:
         options.install = "tree" if options.smoke else "default"
     if not options.curves and options.cells not in ([word] for word in ALONE):

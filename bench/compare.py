@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from bench import loadgen
@@ -22,7 +22,7 @@ from bench.cells import (
     Target,
 )
 from bench.loadgen import Load
-from bench.systems import Ours, System, Theirs
+from bench.systems import Earlier, Ours, System, Theirs
 
 QUIET_CORES = 0.3
 QUIET_TIMEOUT_S = 5.0
@@ -52,9 +52,14 @@ class CellResult:
         values = self.values(system, metric)
         return statistics.median(values) if values else None
 
+    @property
+    def other(self) -> str:
+        """Return the name of the system that ours is compared with."""
+        return next((name for name in self.units if name != Ours.name), Theirs.name)
+
     def ratios(self, metric: str) -> list[float]:
         """Return ours : theirs of each pair of units."""
-        pairs = zip(self.values(Ours.name, metric), self.values(Theirs.name, metric), strict=False)
+        pairs = zip(self.values(Ours.name, metric), self.values(self.other, metric), strict=False)
         return [ours / theirs for ours, theirs in pairs if theirs]
 
 
@@ -66,6 +71,9 @@ class Plan:
     seconds: float = 3.0
     warm_s: float = 30.0
     against: bool = False
+    """Beside Apache RocketMQ, or beside `earlier` if that is given."""
+    earlier: str = ""
+    """A commit of inorder."""
 
 
 def run_cells(names: Sequence[str], plan: Plan, say: Say) -> list[CellResult]:
@@ -80,6 +88,10 @@ def run_cells(names: Sequence[str], plan: Plan, say: Say) -> list[CellResult]:
         results.append(_idle(plan, say))
     if "memory-10m" in names:
         results.append(_memory(plan, say))
+    for result in results if plan.earlier else ():  # the goals are against RocketMQ
+        result.targets = tuple(
+            replace(target, pure=None, accelerated=None) for target in result.targets
+        )
     return sorted(results, key=lambda result: names.index(result.name))
 
 
@@ -152,7 +164,11 @@ def _start(plan: Plan, say: Say, *, sync_flush: bool = False) -> list[System]:
     systems: list[System] = [Ours(sync_flush=sync_flush)]
     try:
         if plan.against:
-            systems.append(Theirs(sync_flush=sync_flush))
+            systems.append(
+                Earlier(plan.earlier, sync_flush=sync_flush)
+                if plan.earlier
+                else Theirs(sync_flush=sync_flush)
+            )
     except BaseException:
         systems[0].stop()
         raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -82,6 +83,34 @@ def default() -> Install:
 
     once(home / "complete", install)
     return found
+
+
+def of_commit(commit: str) -> Install:
+    """Return an environment with inorder as it was at a commit, made if it is not there.
+
+    It has the extra `fast`, which older commits need for what is an ordinary dependency now.
+    """
+    asked = subprocess.run(
+        ["git", "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if asked.returncode != 0:
+        raise StartFailed(f"git knows no commit {commit}; give one of `git log`")
+    digest = asked.stdout.strip()
+    home = CACHE / f"commit-{digest[:16]}"
+    python = home / "venv" / "bin" / "python"
+
+    def install() -> None:
+        tree = home / "tree"
+        tree.mkdir(exist_ok=True)
+        packed = home / "tree.tar"
+        subprocess.run(["git", "archive", "-o", str(packed), digest], cwd=ROOT, check=True)
+        shutil.unpack_archive(packed, tree, filter="data")
+        venv.create(home / "venv", with_pip=True, clear=True)
+        pip_install(python, f"{tree}[fast]")
+
+    once(home / "complete", install)
+    return Install(f"commit {digest[:7]}", str(python), ())
 
 
 def pip_install(python: Path, *wanted: str) -> None:

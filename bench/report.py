@@ -15,7 +15,7 @@ from typing import Any
 from bench import installs
 from bench.cells import IDLE_CPU_PERCENT_MAX, IDLE_MB_MAX, READY_MS_MAX, Target
 from bench.compare import CellResult
-from bench.systems import Ours, Theirs
+from bench.systems import Ours
 
 LABELS = {
     "messages_per_s": "messages/s",
@@ -58,7 +58,7 @@ def table(results: Sequence[CellResult], *, accelerated: bool) -> str:
 
 def _row(result: CellResult, target: Target, accelerated: bool) -> tuple[str, ...]:
     metric = target.metric
-    ours, theirs = result.median(Ours.name, metric), result.median(Theirs.name, metric)
+    ours, theirs = result.median(Ours.name, metric), result.median(result.other, metric)
     ratios = result.ratios(metric)
     bound = target.bound(accelerated)
     ratio = spread = wanted = verdict = ""
@@ -130,7 +130,7 @@ def as_json(results: Sequence[CellResult]) -> list[dict[str, Any]]:
             "metrics": {
                 target.metric: {
                     "ours": result.median(Ours.name, target.metric),
-                    "theirs": result.median(Theirs.name, target.metric),
+                    "theirs": result.median(result.other, target.metric),
                     "ratios": result.ratios(target.metric),
                     "target_pure": target.pure,
                     "target_accelerated": target.accelerated,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from bench import installs
+from bench.installs import Install
 from bench.process import Child, StartFailed, free_ports
 from bench.remoting import Connection, RemotingError
 from bench.rocketmq import RocketMQBroker, RocketMQNameServer
@@ -65,7 +66,11 @@ class Ours(_Held):
     name = "inorder"
 
     def __init__(
-        self, *, sync_flush: bool = False, settings: Mapping[str, object] | None = None
+        self,
+        *,
+        sync_flush: bool = False,
+        settings: Mapping[str, object] | None = None,
+        install: Install | None = None,
     ) -> None:
         super().__init__()
         namesrv_port, port = free_ports(2)
@@ -80,6 +85,7 @@ class Ours(_Held):
                 "data": self.directory / "data",
             },
             settings={**flush, **(settings or {})},
+            install=install,
         )
         try:
             self.ready_ms = self.broker.wait_until(
@@ -92,6 +98,15 @@ class Ours(_Held):
     def children(self) -> list[Child]:
         """Return all processes."""
         return [self.broker]
+
+
+class Earlier(Ours):
+    """`inorder up` as it was at a commit."""
+
+    name = "earlier"
+
+    def __init__(self, commit: str, *, sync_flush: bool = False) -> None:
+        super().__init__(sync_flush=sync_flush, install=installs.of_commit(commit))
 
 
 class Theirs(_Held):
@@ -134,17 +149,22 @@ def start_ours(
     *,
     flags: Mapping[str, object],
     settings: Mapping[str, object] | None = None,
+    install: Install | None = None,
 ) -> Child:
-    """Start `inorder <command>` of the chosen installation; settings may have RocketMQ's names."""
+    """Start `inorder <command>` of an installation, else of the chosen one.
+
+    Settings may have RocketMQ's names.
+    """
+    chosen = install or installs.current()
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     words += [
         word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")
     ]
     return Child(
         f"inorder-{command}",
-        [installs.current().python, "-m", "inorder.cli.main", command, *words],
+        [chosen.python, "-m", "inorder.cli.main", command, *words],
         directory=directory,
-        environment={**installs.current().environment(), "PYTHONUNBUFFERED": "1"},
+        environment={**chosen.environment(), "PYTHONUNBUFFERED": "1"},
     )
 
 
