@@ -33,6 +33,10 @@ a newer one requires them only if the hello says 2. While one of a topic's broke
 still speaks 1, name servers with different routes can make that producer send one key to two
 queues.
 
+The field `batches` of PRODUCER_HELLO's answer belongs to no protocol version. A producer puts
+messages of single calls into one request only where the answer has it, and asks PRODUCER_STATE with
+`since` only there; to older brokers it sends them one by one.
+
 With protocol 2 a topic gets its first key map by RESIZE_STOP, RESIZE_GO and RESIZE_OPEN. While one
 broker of a topic speaks 1, `inorder topic create` stores the map as an attribute of the topic, as
 before, and a send creates the topic from the template. Directories of protocol 1 open;

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from inorder.client.consume.rules.outcomes import Outcome as Outcome
     from inorder.client.consume.rules.outcomes import Park as Park
     from inorder.client.consume.rules.outcomes import Reject as Reject
+    from inorder.client.consume.rules.outcomes import Reply as Reply
     from inorder.client.consume.rules.outcomes import Retry as Retry
     from inorder.client.consume.rules.outcomes import ReturnType as ReturnType
     from inorder.config import BrokerConfig as BrokerConfig
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from inorder.model import SendReceipt as SendReceipt
     from inorder.model import SendStatus as SendStatus
     from inorder.model import TopicQueue as TopicQueue
+    from inorder.model import TransactionReceipt as TransactionReceipt
+    from inorder.model import TransactionState as TransactionState
     from inorder.sync.admin import Admin as Admin
     from inorder.sync.consumer import Consumer as Consumer
     from inorder.sync.producer import Producer as Producer
@@ -84,12 +87,15 @@ _PUBLIC = {
     "PullConsumer": "inorder.sync.pullconsumer",
     "ReceivedMessage": "inorder.model",
     "Reject": "inorder.client.consume.rules.outcomes",
+    "Reply": "inorder.client.consume.rules.outcomes",
     "Retry": "inorder.client.consume.rules.outcomes",
     "ReturnType": "inorder.client.consume.rules.outcomes",
     "SendReceipt": "inorder.model",
     "SendStatus": "inorder.model",
     "StoreConfig": "inorder.config",
     "TopicQueue": "inorder.model",
+    "TransactionReceipt": "inorder.model",
+    "TransactionState": "inorder.model",
     "TransportError": "inorder.errors",
 }
 

@@ -13,13 +13,24 @@ from inorder.client.consume.rules.outcomes import (
     Outcome,
     Park,
     Reject,
+    Reply,
     Retry,
 )
 from inorder.client.consume.rules.pulls import PullStatus
 from inorder.client.send.producer import Producer
+from inorder.client.send.transactions import Transaction
 from inorder.client.session import Session
 from inorder.config import ClientConfig, ConsumerConfig
-from inorder.model import Fence, Message, ReceivedMessage, SendReceipt, SendStatus, TopicQueue
+from inorder.model import (
+    Fence,
+    Message,
+    ReceivedMessage,
+    SendReceipt,
+    SendStatus,
+    TopicQueue,
+    TransactionReceipt,
+    TransactionState,
+)
 
 __all__ = [
     "Admin",
@@ -40,9 +51,13 @@ __all__ = [
     "PullStatus",
     "ReceivedMessage",
     "Reject",
+    "Reply",
     "Retry",
     "SendReceipt",
     "SendStatus",
     "Session",
     "TopicQueue",
+    "Transaction",
+    "TransactionReceipt",
+    "TransactionState",
 ]

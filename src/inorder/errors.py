@@ -231,6 +231,13 @@ class MessageIllegal(BrokerError):
     code = 13
 
 
+class ItemIllegal(MessageIllegal):
+    """MESSAGE_ILLEGAL because of one message of a batch; only a broker raises it."""
+
+    index: int = -1
+    says = (("index", "index"),)
+
+
 class ServiceNotAvailable(BrokerError):
     """SERVICE_NOT_AVAILABLE: the store takes no writes at the moment."""
 
@@ -288,6 +295,20 @@ class GroupNotFound(BrokerError):
     code = 26
 
 
+class FilterNotFound(BrokerError):
+    """FILTER_DATA_NOT_EXIST: the heartbeat's SQL filter is missing, or is no expression."""
+
+    code = 27
+    retriable = True
+
+
+class FilterNotLatest(BrokerError):
+    """FILTER_DATA_NOT_LATEST: a pull with a newer SQL filter than the heartbeat's."""
+
+    code = 28
+    retriable = True
+
+
 class InvalidParameter(BrokerError):
     """INVALID_PARAMETER."""
 
@@ -298,6 +319,16 @@ class ConsumerNotOnline(BrokerError):
     """CONSUMER_NOT_ONLINE."""
 
     code = 206
+
+
+class IllegalOperation(BrokerError):
+    """ILLEGAL_OPERATION: it is not allowed now.
+
+    A recall of a message whose time has come, or with a wrong handle; the end of a transaction that
+    only the answer to a question may end now.
+    """
+
+    code = 604
 
 
 class ProducerGap(BrokerError):
@@ -416,10 +447,9 @@ BROKER_ERRORS: dict[int, type[BrokerError]] = {
         SystemError_, SystemBusy, CodeNotSupported, FlushTimeout, MessageIllegal,
         ServiceNotAvailable, NoPermission, TopicNotFound, OffsetOutOfRange, NotFound,
         SubscriptionParseFailed, SubscriptionNotFound, SubscriptionNotLatest, GroupNotFound,
-        InvalidParameter, ConsumerNotOnline, ProducerGap, ProducerUnknown, ProducerStale,
-        ProducerMismatch, ProducersFull, KeyMapChanged, LeaseLost, LeasesFull,
-        SubscriptionsDiffer,
-        ResizeUnderWay, GroupNotDone, BrokerNameTaken,
+        InvalidParameter, ConsumerNotOnline, IllegalOperation, ProducerGap, ProducerUnknown,
+        ProducerStale, ProducerMismatch, ProducersFull, KeyMapChanged, LeaseLost, LeasesFull,
+        SubscriptionsDiffer, ResizeUnderWay, GroupNotDone, BrokerNameTaken,
     )
 }  # fmt: skip
 

@@ -138,12 +138,38 @@ class SendStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """Where a message is stored; `offset` is -1 if its broker has it but no longer knows where."""
+    """Where a message is stored; `offset` is -1 if its broker has it but no longer knows where.
+
+    `handle` names a message that waits for its time (`deliver_at=`), for `Producer.recall`.
+    """
 
     message_id: str
     queue: TopicQueue
     offset: int
     status: SendStatus = SendStatus.OK
+    handle: str | None = None
+
+
+class TransactionState(Enum):
+    """How a transaction ends, as far as it is known."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+    """Not known yet: a broker that asks will ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionReceipt:
+    """A transaction: where its half lies, and how it has ended as far as the broker has said."""
+
+    transaction_id: str
+    """The message id: consumers get the message with it."""
+    queue: TopicQueue
+    """The queue that was chosen; after a resize a committed message may be in another one."""
+    half_offset: int
+    """The offset of the half in the broker's queue of halves."""
+    state: TransactionState = TransactionState.UNKNOWN
 
 
 def key_text(key: object) -> str:
@@ -224,6 +250,11 @@ class ReceivedMessage:
     @property
     def key(self) -> str | None:
         return self.properties.get("__SHARDINGKEY")
+
+    @property
+    def asks_reply(self) -> bool:
+        """Return whether the sender waits for a reply: a handler may return a Reply."""
+        return "REPLY_TO_CLIENT" in self.properties and "CORRELATION_ID" in self.properties
 
     @property
     def attempt(self) -> int:

@@ -1,6 +1,6 @@
 """Types of the compiled module, `native.pyx`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 INTERFACE: Final[int]
@@ -71,3 +71,69 @@ class Messages:
         queue_of: Callable[[bytes, int], Any],
         fencing: object,
     ) -> int: ...
+
+class Place:
+    def __init__(
+        self,
+        topic: bytes,
+        topic_part: bytes,
+        magic: int,
+        queue_id: int,
+        queue: Any,
+        producers: dict[str, Any] | None,
+        map: bytes,
+        digest: bytes,
+        prefix: int,
+    ) -> None: ...
+
+class PlainSends:
+    def __init__(
+        self,
+        log: Any,
+        finish: Callable[[int, int, int, int, int, int, bytes, bytes], None],
+        stored_many: Callable[[Any, Sequence[int], int], None],
+        library: Callable[[bytes], int],
+        store_host: bytes,
+        suffix: bytes,
+        body_max: int,
+        prefix: bytes,
+        answer: tuple[bytes, ...],
+        head: bytes,
+        fields: bytes,
+    ) -> None: ...
+    def add(self, place: Place) -> None: ...
+    def forget(self) -> None: ...
+    def take(
+        self,
+        frames: list[tuple[int, bytes, bytes]],
+        index: int,
+        connection: object,
+        born_host: bytes,
+        now_ms: int,
+        answers: list[bytes],
+    ) -> int: ...
+
+def split_frames(
+    data: bytes, limit: int, header_max: int
+) -> tuple[list[tuple[int, bytes, bytes]], int]: ...
+
+class PullAnswers:
+    def __init__(self, texts: tuple[bytes, ...], joined_max: int) -> None: ...
+    def found(
+        self,
+        data: Any,
+        view: Any,
+        base: int,
+        log_end: int,
+        topic: bytes,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        wanted: frozenset[int] | None,
+        min_offset: int,
+        max_offset: int,
+        group_flag: int,
+        topic_flag: int,
+        opaque: int,
+    ) -> tuple[bytes, int, int, int] | None: ...

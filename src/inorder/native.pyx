@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled module: batches, index keys, pull replies and rows of a sink, without objects.
+"""The compiled module: sends, batches, index keys, pull replies and rows of a sink, without objects.
 
 Every function has a twin in Python, named beside it, which gives the same bytes more slowly. Input
 that is not plain is left to the twin: the function then returns None and has changed nothing.
@@ -12,9 +12,9 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 4
+INTERFACE = 5
 """Goes up with every change of what this module offers; `inorder/accelerated.py` compares it."""
 
 cdef enum:
@@ -529,7 +529,7 @@ cdef bint read_properties(
                 return False
         elif (name_bytes == 5 and memcmp(name, b"DELAY", 5) == 0) or (
             name_bytes >= 7 and memcmp(name, b"TIMER_D", 7) == 0
-        ):
+        ) or (name_bytes == 8 and memcmp(name, b"TRAN_MSG", 8) == 0):
             return False
         wanted = 0
     return wanted != 1
@@ -1064,6 +1064,60 @@ def pack_rows(columns, rows, numbers, int64_t before, words, Py_ssize_t most, in
     return found
 
 
+def pack_items(list bodies not None, list raws not None, list flags not None, bytes head not None,
+               int64_t first):
+    """Return the body of a request with several messages: `pack_items_pure` of the producer.
+
+    Each has a body, raw properties and a flag; `head` are the properties that number it, up to its
+    number. None if some of it is not plain.
+    """
+    cdef Py_ssize_t count = len(bodies)
+    cdef Py_ssize_t head_bytes = PyBytes_GET_SIZE(head)
+    cdef Py_ssize_t index, body_bytes, properties
+    cdef int64_t total = 0
+    cdef Number number
+    cdef uint8_t* out
+    if len(raws) != count or len(flags) != count or first < 0:
+        raise ValueError("as many properties and flags as bodies, numbered from 0 on")
+    for index in range(count):
+        body, raw = bodies[index], raws[index]
+        if type(body) is not bytes or type(raw) is not bytes:
+            return None
+        properties = (
+            PyBytes_GET_SIZE(raw) + head_bytes + write_number(&number, first + index) + 1
+        )
+        if properties > PROPERTIES_MAX:
+            return None
+        total += ITEM_HEAD + 2 + PyBytes_GET_SIZE(body) + properties
+    if total > 0x7FFFFFFF:
+        return None
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, total)
+    cdef int32_t flag
+    cdef const uint8_t* end = <const uint8_t*>PyBytes_AS_STRING(made) + total
+    out = <uint8_t*>PyBytes_AS_STRING(made)
+    for index in range(count):
+        flag, body, raw = flags[index], bodies[index], raws[index]
+        body_bytes = PyBytes_GET_SIZE(body)
+        properties = (
+            PyBytes_GET_SIZE(raw) + head_bytes + write_number(&number, first + index) + 1
+        )
+        if end - out < ITEM_HEAD + 2 + body_bytes + properties:
+            return None  # the lists have changed meanwhile
+        put32(out, <uint32_t>(ITEM_HEAD + 2 + body_bytes + properties))
+        put32(out + 4, 0)
+        put32(out + 8, 0)
+        put32(out + 12, <uint32_t>flag)
+        put32(out + 16, <uint32_t>body_bytes)
+        out = put_bytes(out + ITEM_HEAD, body)
+        out[0], out[1] = (properties >> 8) & 0xFF, properties & 0xFF
+        out = put_bytes(out + 2, raw)
+        out = put_bytes(out, head)
+        out = put_number(out, &number)
+        out[0] = 2
+        out += 1
+    return made if out == end else None
+
+
 def queues_of_keys(column, rows, uint32_t queues):
     """Return the index of the queue (i64) of each row's key: `queue_for_key`.
 
@@ -1142,14 +1196,10 @@ def count_right(
     cdef Held held = Held(data)
     cdef Held seen = Held(view)
     cdef const uint8_t* entry = <const uint8_t*>held.view.buf
-    cdef const uint8_t* record
-    cdef const char* name = PyBytes_AS_STRING(topic)
-    cdef int64_t name_bytes = PyBytes_GET_SIZE(topic)
     cdef Py_ssize_t left = held.view.len // ENTRY_BYTES
     cdef Py_ssize_t count = 0
     cdef int64_t limit = min(<int64_t>seen.view.len, end - base)
-    cdef int64_t position, at, topic_at, size, body
-    cdef uint32_t magic, flag
+    cdef int64_t position, at, size
     while count < left:
         position = <int64_t>get64(entry)
         size = <int32_t>get32(entry + 8)
@@ -1157,29 +1207,9 @@ def count_right(
             at = position - base
             if size < 91 or at < 0 or at > limit - size:
                 break
-            record = <const uint8_t*>seen.view.buf + at
-            magic, flag = get32(record + 4), get32(record + 36)
-            if (
-                <int32_t>get32(record) != size
-                or <int32_t>get32(record + 12) != queue_id
-                or <int64_t>get64(record + 20) != offset + count
-                or <int64_t>get64(record + 28) != position
-                or (magic != 0xDAA320A7u and magic != 0xDAA320ABu)
+            if not is_record(
+                <const uint8_t*>seen.view.buf + at, size, queue_id, offset + count, position, topic
             ):
-                break
-            topic_at = 84 + (12 if flag & 0x10 else 0) + (12 if flag & 0x20 else 0)
-            if topic_at + 4 > size:
-                break
-            body = <int32_t>get32(record + topic_at)
-            topic_at += 4 + body + (1 if magic == 0xDAA320A7u else 2)
-            if body < 0 or topic_at + name_bytes + 2 > size:
-                break
-            if magic == 0xDAA320A7u:
-                if record[topic_at - 1] != name_bytes:
-                    break
-            elif (record[topic_at - 2] << 8 | record[topic_at - 1]) != name_bytes:
-                break
-            if memcmp(record + topic_at, name, name_bytes):
                 break
         entry += ENTRY_BYTES
         count += 1
@@ -1352,3 +1382,1192 @@ cdef class Messages:
         # A message cannot change and refers to nothing that refers to it: no collection visits it.
         PyObject_GC_UnTrack(<void*>message)
         return message
+
+
+# -- single sends: broker/sends/service.py ---------------------------------------------------------
+
+from cpython.dict cimport PyDict_GetItem
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.mem cimport PyMem_Realloc
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeASCII
+
+cdef enum:
+    RUN_MAX = 512
+    RECENT = 16  # a power of two
+    KEYS_MAX = 64
+    UNIQUE_MAX = 255
+    BINARY_HEAD = 21
+    # The fields of a send; the first are the letters of the codes 310 and 320 in their order.
+    GROUP = 0
+    TOPIC = 1
+    TEMPLATE = 2
+    TEMPLATE_QUEUES = 3
+    QUEUE = 4
+    SYS_FLAG = 5
+    BORN = 6
+    FLAG = 7
+    PROPERTIES = 8
+    TIMES = 9
+    UNIT = 10
+    TIMES_MAX = 11
+    BATCH = 12
+    BROKER = 13
+    MAP = 14
+    DIGEST = 15
+    CHOSEN = 16
+    ACCESS_KEY = 17
+    SIGNATURE = 18
+    CHANNEL = 19
+    FIELDS = 20
+    # Those whose values are numbers, also without quotes.
+    NUMERIC = 0xAF8
+    NEEDED_JSON = 0xF2  # TOPIC, QUEUE, SYS_FLAG, BORN, FLAG
+    NEEDED_BINARY = 0xFF
+    # Compressed (bits 0, 8 to 10), several tags; the broker sets the bits of hosts itself.
+    PLAIN_SYS_FLAGS = 0x733
+
+cdef struct Send:
+    const uint8_t* topic
+    Py_ssize_t topic_size
+    const uint8_t* properties
+    Py_ssize_t properties_size
+    bint escaped
+    const uint8_t* map
+    Py_ssize_t map_size
+    const uint8_t* digest
+    Py_ssize_t digest_size
+    bint chosen
+    int64_t numbers[FIELDS]
+    int64_t opaque
+    int64_t flag
+    bint long_names
+    bint binary
+    uint32_t seen
+
+cdef struct Entry:
+    int64_t position
+    int64_t tag_hash
+    int32_t size
+    int32_t next
+
+
+cdef bint read_signed(
+    const uint8_t* p, Py_ssize_t size, int64_t most, int64_t* number
+) noexcept nogil:
+    """Read a decimal number between -most - 1 and most; False if it is anything else."""
+    cdef bint negative = size > 0 and p[0] == c"-"
+    if not read_number(p + negative, size - negative, number):
+        return False
+    if negative:
+        number[0] = -number[0]
+        return number[0] < 0 and number[0] >= -most - 1
+    return number[0] <= most
+
+
+cdef int long_field(const uint8_t* name, Py_ssize_t size) noexcept nogil:
+    """Return the field of a long name, -1 if there is none."""
+    if size == 13 and memcmp(name, b"producerGroup", 13) == 0:
+        return GROUP
+    if size == 5 and memcmp(name, b"topic", 5) == 0:
+        return TOPIC
+    if size == 12 and memcmp(name, b"defaultTopic", 12) == 0:
+        return TEMPLATE
+    if size == 21 and memcmp(name, b"defaultTopicQueueNums", 21) == 0:
+        return TEMPLATE_QUEUES
+    if size == 7 and memcmp(name, b"queueId", 7) == 0:
+        return QUEUE
+    if size == 7 and memcmp(name, b"sysFlag", 7) == 0:
+        return SYS_FLAG
+    if size == 13 and memcmp(name, b"bornTimestamp", 13) == 0:
+        return BORN
+    if size == 4 and memcmp(name, b"flag", 4) == 0:
+        return FLAG
+    if size == 10 and memcmp(name, b"properties", 10) == 0:
+        return PROPERTIES
+    if size == 14 and memcmp(name, b"reconsumeTimes", 14) == 0:
+        return TIMES
+    if size == 8 and memcmp(name, b"unitMode", 8) == 0:
+        return UNIT
+    if size == 17 and memcmp(name, b"maxReconsumeTimes", 17) == 0:
+        return TIMES_MAX
+    if size == 5 and memcmp(name, b"batch", 5) == 0:
+        return BATCH
+    if size == 5 and memcmp(name, b"bname", 5) == 0:
+        return BROKER
+    # RocketMQ's C++ client signs its requests.
+    if size == 9 and memcmp(name, b"AccessKey", 9) == 0:
+        return ACCESS_KEY
+    if size == 9 and memcmp(name, b"Signature", 9) == 0:
+        return SIGNATURE
+    if size == 10 and memcmp(name, b"OnsChannel", 10) == 0:
+        return CHANNEL
+    return -1
+
+
+cdef bint take_field(
+    Send* send, const uint8_t* name, Py_ssize_t name_size, const uint8_t* value, Py_ssize_t size,
+    bint quoted
+) noexcept nogil:
+    """Take a field; False if it is not known, there twice, or its value is not plain."""
+    cdef int field = -1
+    if name_size == 2 and name[0] == c"m":
+        field = (
+            MAP if name[1] == c"v" else DIGEST if name[1] == c"d"
+            else CHOSEN if name[1] == c"q" else -1
+        )
+    elif send.long_names:
+        field = long_field(name, name_size)
+    elif name_size == 1 and c"a" <= name[0] <= c"n":
+        field = name[0] - c"a"
+    if field < 0 or send.seen >> field & 1 or not (quoted or NUMERIC >> field & 1):
+        return False
+    send.seen |= <uint32_t>1 << field
+    if field == TOPIC:
+        send.topic, send.topic_size = value, size
+    elif field == PROPERTIES:
+        send.properties, send.properties_size = value, size
+    elif field == BORN:
+        return read_signed(value, size, 0x7FFFFFFFFFFFFFFF, &send.numbers[field])
+    elif (
+        field == TEMPLATE_QUEUES or field == QUEUE or field == SYS_FLAG or field == FLAG
+        or field == TIMES or field == TIMES_MAX
+    ):
+        return read_signed(value, size, 0x7FFFFFFF, &send.numbers[field])
+    elif field == BATCH or (field == UNIT and send.binary):
+        return (size == 5 and memcmp(value, b"false", 5) == 0) or (
+            size == 1 and value[0] == c"0" and not send.binary
+        )
+    elif field == MAP:
+        send.map, send.map_size = value, size
+        return size > 0
+    elif field == DIGEST:
+        send.digest, send.digest_size = value, size
+    elif field == CHOSEN:
+        send.chosen = size > 0
+    return True
+
+
+cdef const uint8_t* string_end(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Return where a JSON string without escapes ends; NULL if it is anything else."""
+    while p < end and p[0] != c'"':
+        if p[0] == c"\\" or p[0] < 32:
+            return NULL
+        p += 1
+    return p if p < end else NULL
+
+
+cdef const uint8_t* escaped_end(
+    const uint8_t* p, const uint8_t* end, bint* escaped
+) noexcept nogil:
+    """Return where a JSON string ends; `unescape` looks at what is in it."""
+    while p < end and p[0] != c'"':
+        if p[0] < 32:
+            return NULL
+        if p[0] == c"\\":
+            escaped[0] = True
+            p += 1
+        p += 1
+    return p if p < end else NULL
+
+
+cdef inline int hex_digit(uint8_t letter) noexcept nogil:
+    if c"0" <= letter <= c"9":
+        return letter - c"0"
+    letter |= 0x20
+    return letter - c"a" + 10 if c"a" <= letter <= c"f" else -1
+
+
+cdef Py_ssize_t unescape(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexcept nogil:
+    """Write the text of a JSON string, all ASCII; return its size, -1 if it is not plain."""
+    cdef const uint8_t* end = p + size
+    cdef uint8_t* start = out
+    cdef int high, low
+    while p < end:
+        if p[0] != c"\\":
+            out[0] = p[0]
+            p += 1
+        elif end - p >= 6 and p[1] == c"u":
+            high, low = hex_digit(p[4]), hex_digit(p[5])
+            if p[2] != c"0" or p[3] != c"0" or high < 0 or high > 7 or low < 0 or high + low == 0:
+                return -1
+            out[0] = high << 4 | low
+            p += 6
+        elif end - p >= 2 and (p[1] == c"\\" or p[1] == c'"' or p[1] == c"/"):
+            out[0] = p[1]
+            p += 2
+        else:
+            return -1
+        out += 1
+    return out - start
+
+
+cdef bint read_json(const uint8_t* p, Py_ssize_t size, Send* send) noexcept nogil:
+    """Read the header of a send as Java and inorder write it; False if it is not plain."""
+    cdef const uint8_t* end = p + size
+    cdef const uint8_t* name
+    cdef const uint8_t* stop
+    cdef const uint8_t* value
+    cdef Py_ssize_t name_size
+    cdef bint inside = False  # of extFields
+    cdef bint had_fields = False, had_opaque = False, had_flag = False
+    cdef bint escaped
+    if not is_ascii(p, size):
+        return False
+    if size > 12 and (
+        memcmp(p, b'{"code":310,', 12) == 0 or memcmp(p, b'{"code":320,', 12) == 0
+    ):
+        p += 12
+        send.long_names = False
+    elif size > 11 and memcmp(p, b'{"code":10,', 11) == 0:
+        p += 11
+        send.long_names = True
+    else:
+        return False
+    while True:  # at the begin of a name
+        if p >= end or p[0] != c'"':
+            return False
+        name = p + 1
+        stop = string_end(name, end)
+        if stop == NULL or end - stop < 3 or stop[1] != c":":
+            return False
+        name_size = stop - name
+        value = stop + 2
+        if value[0] == c'"':
+            value += 1
+            escaped = False
+            if inside:
+                stop = escaped_end(value, end, &escaped)
+            else:
+                stop = string_end(value, end)
+            if stop == NULL:
+                return False
+            if inside:
+                if not take_field(send, name, name_size, value, stop - value, True):
+                    return False
+                if escaped:
+                    if send.properties != value:
+                        return False
+                    send.escaped = True
+            elif not (
+                (name_size == 8 and memcmp(name, b"language", 8) == 0)
+                or (name_size == 23 and memcmp(name, b"serializeTypeCurrentRPC", 23) == 0)
+                or (name_size == 6 and memcmp(name, b"remark", 6) == 0)
+            ):
+                return False
+            p = stop + 1
+        elif not inside and value[0] == c"{":
+            if had_fields or name_size != 9 or memcmp(name, b"extFields", 9) != 0:
+                return False
+            had_fields = inside = True
+            p = value + 1
+            continue
+        else:
+            stop = value
+            while stop < end and (stop[0] == c"-" or c"0" <= stop[0] <= c"9"):
+                stop += 1
+            if inside:
+                if not take_field(send, name, name_size, value, stop - value, False):
+                    return False
+            elif name_size == 6 and memcmp(name, b"opaque", 6) == 0:
+                if had_opaque or not read_signed(value, stop - value, 0x7FFFFFFF, &send.opaque):
+                    return False
+                had_opaque = True
+            elif name_size == 4 and memcmp(name, b"flag", 4) == 0:
+                if had_flag or not read_signed(value, stop - value, 0x7FFFFFFF, &send.flag):
+                    return False
+                had_flag = True
+            elif name_size == 7 and memcmp(name, b"version", 7) == 0:
+                if not read_signed(value, stop - value, 0x7FFFFFFF, &send.numbers[GROUP]):
+                    return False
+            else:
+                return False
+            p = stop
+        if inside and p < end and p[0] == c"}":
+            inside = False
+            p += 1
+        if p >= end:
+            return False
+        if p[0] == c"}":
+            break
+        if p[0] != c",":
+            return False
+        p += 1
+    if p + 2 == end and p[1] == c"\n":
+        end -= 1
+    return (
+        not inside and p + 1 == end and had_opaque and had_fields
+        and (send.seen & NEEDED_JSON) == NEEDED_JSON
+    )
+
+
+cdef bint read_binary(const uint8_t* p, Py_ssize_t size, Send* send) noexcept nogil:
+    """Read the header of a send in RocketMQ's own serialization; False if it is not plain."""
+    cdef const uint8_t* end = p + size
+    cdef const uint8_t* name
+    cdef int64_t name_size, value_size
+    cdef int code
+    if size < BINARY_HEAD or not is_ascii(p + BINARY_HEAD, size - BINARY_HEAD):
+        return False
+    code = p[0] << 8 | p[1]
+    if code != 310 and code != 320 and code != 10:
+        return False
+    send.long_names = code == 10
+    send.opaque, send.flag = <int32_t>get32(p + 5), <int32_t>get32(p + 9)
+    if get32(p + 13) != 0 or get32(p + 17) != <uint64_t>(size - BINARY_HEAD):
+        return False
+    p += BINARY_HEAD
+    while p < end:
+        if end - p < 6:
+            return False
+        name_size = p[0] << 8 | p[1]
+        name = p + 2
+        if name_size > end - name - 4:
+            return False
+        value_size = get32(name + name_size)
+        p = name + name_size + 4
+        if value_size > end - p:
+            return False
+        if not take_field(send, name, name_size, p, value_size, True):
+            return False
+        p += value_size
+    return (send.seen & NEEDED_BINARY) == NEEDED_BINARY
+
+
+cdef struct Marks:
+    Keys keys
+    int64_t tag_hash
+    const uint8_t* producer
+    Py_ssize_t producer_size
+    int64_t number
+    int64_t before
+    bint has_number
+    bint has_before
+    bint has_key
+
+
+cdef inline bint is_word(
+    const uint8_t* name, Py_ssize_t size, const char* word, Py_ssize_t word_size
+) noexcept nogil:
+    return size == word_size and memcmp(name, word, word_size) == 0
+
+
+cdef bint has_special(const uint8_t* p, Py_ssize_t size) noexcept nogil:
+    """Return whether a text holds what `Sends._send` leaves to the general path."""
+    cdef const uint8_t* end = p + size
+    if not (holds(p, c"_", size) or holds(p, c"Y", size)):
+        return False
+    while p < end:
+        if end - p >= 5 and p[0] == c"D" and memcmp(p, b"DELAY", 5) == 0:
+            return True
+        if end - p >= 7 and p[0] == c"T" and memcmp(p, b"TIMER_D", 7) == 0:
+            return True
+        if end - p >= 8 and p[0] == c"T" and memcmp(p, b"TRAN_MSG", 8) == 0:
+            return True
+        if end - p >= 6 and p[0] == c"P" and memcmp(p, b"POP_CK", 6) == 0:
+            return True
+        if end - p >= 6 and p[0] == c"I" and memcmp(p, b"INNER_", 6) == 0:
+            return True
+        p += 1
+    return False
+
+
+cdef bint is_users(const uint8_t* name, Py_ssize_t size) noexcept nogil:
+    """Return whether a name is a user's, and no search for another name stops at it."""
+    if not c"a" <= name[0] <= c"z" or has_special(name, size):
+        return False
+    if size > 11 and memcmp(name + size - 11, b"INORDER_PID", 11) == 0:
+        return False
+    return not (size > 8 and memcmp(name + size - 8, b"UNIQ_KEY", 8) == 0)
+
+
+cdef bint read_marks(const uint8_t* at, Py_ssize_t size, Marks* marks) noexcept nogil:
+    """Read the properties of a message; False unless all of them are known to be plain.
+
+    Plain are the names below and those that begin with a small letter: they are the users'. All
+    names that RocketMQ or inorder give a meaning begin otherwise.
+    """
+    cdef const uint8_t* end = at + size
+    cdef const uint8_t* value
+    cdef const uint8_t* stop
+    cdef Py_ssize_t name_size, value_size
+    cdef int wanted = 0  # 1: the number, 2: perhaps its predecessor
+    cdef bint has_tag = False
+    marks.keys.unique = marks.keys.words = at
+    marks.keys.unique_size = marks.keys.words_size = marks.producer_size = 0
+    marks.has_number = marks.has_before = marks.has_key = False
+    marks.tag_hash = 0
+    while at < end:
+        value = <const uint8_t*>memchr(at, 1, end - at)
+        if value == NULL:
+            return False
+        name_size = value - at
+        value += 1
+        stop = <const uint8_t*>memchr(value, 2, end - value)
+        if stop == NULL:
+            stop = end
+        value_size = stop - value
+        if name_size == 0 or value_size == 0 or holds(at, 2, name_size):
+            return False
+        if holds(value, 1, value_size) or has_special(value, value_size):
+            return False
+        if wanted == 1 and not is_word(at, name_size, b"INORDER_SEQ", 11):
+            return False
+        if is_users(at, name_size):
+            pass
+        elif is_word(at, name_size, b"UNIQ_KEY", 8):
+            if marks.keys.unique_size:
+                return False
+            marks.keys.unique, marks.keys.unique_size = value, value_size
+        elif is_word(at, name_size, b"KEYS", 4):
+            if marks.keys.words_size:
+                return False
+            marks.keys.words, marks.keys.words_size = value, value_size
+        elif is_word(at, name_size, b"TAGS", 4):
+            if has_tag:
+                return False
+            has_tag = True
+            marks.tag_hash = <int32_t>hash_on(0, value, value_size)
+        elif is_word(at, name_size, b"__SHARDINGKEY", 13):
+            marks.has_key = True
+        elif is_word(at, name_size, b"INORDER_PID", 11):
+            if marks.producer_size or value_size > PRODUCER_MAX:
+                return False
+            marks.producer, marks.producer_size = value, value_size
+            wanted = 1
+            at = stop + 1
+            continue
+        elif is_word(at, name_size, b"INORDER_SEQ", 11):
+            if wanted != 1 or not read_number(value, value_size, &marks.number):
+                return False
+            marks.has_number = True
+            wanted = 2
+            at = stop + 1
+            continue
+        elif is_word(at, name_size, b"INORDER_PREV", 12):
+            if wanted != 2:
+                return False
+            marks.has_before = True
+            if value_size == 2 and value[0] == c"-" and value[1] == c"1":
+                marks.before = -1
+            elif not read_number(value, value_size, &marks.before):
+                return False
+        elif not (
+            is_word(at, name_size, b"WAIT", 4) or is_word(at, name_size, b"INSTANCE_ID", 11)
+        ):
+            return False
+        wanted = 0
+        at = stop + 1
+    return wanted != 1
+
+
+cdef class Place:
+    """A queue that takes plain sends: `Target`, as the compiled module needs it."""
+
+    cdef bytes topic, topic_part, map, digest
+    cdef object queue
+    cdef dict producers
+    cdef int32_t queue_id
+    cdef uint32_t prefix, magic
+    # Of this run: the chain of its entries, and numbers that are not recorded yet.
+    cdef int32_t first, last
+    cdef Py_ssize_t count
+    cdef int64_t offset
+    cdef object state
+    cdef bytes producer
+    cdef int64_t number, begun, begun_at
+
+    def __cinit__(
+        self, bytes topic not None, bytes topic_part not None, int32_t magic, int32_t queue_id,
+        queue, dict producers, bytes map not None, bytes digest not None, uint32_t prefix
+    ):
+        """`producers` are those of the queue by name; None: numbers do not count here."""
+        self.topic, self.topic_part, self.magic = topic, topic_part, <uint32_t>magic
+        self.queue_id, self.queue, self.producers = queue_id, queue, producers
+        self.map, self.digest, self.prefix = map, digest, prefix
+
+
+cdef class PlainSends:
+    """Stores plain sends of a read, one after the other: `Sends.send_v2`, `Sends.send_long`.
+
+    A run begins with `take` and ends when it returns: nothing of it waits here.
+    """
+
+    cdef dict places
+    cdef PyObject* recent[RECENT]
+    cdef object log, finish, stored_many, library
+    cdef bytes store_host, suffix, prefix, head, fields
+    cdef bytes answer_start, answer_ids, answer_fields, answer_flags, answer_end
+    cdef Py_ssize_t body_max
+    cdef Entry entries[RUN_MAX]
+    cdef list touched
+    cdef uint8_t* out
+    cdef Py_ssize_t out_size, out_room
+    cdef uint8_t* text
+    cdef Py_ssize_t text_room
+    cdef uint32_t* hashes
+    cdef int64_t* owners
+    cdef Py_ssize_t keys, keys_room
+
+    def __cinit__(
+        self, log, finish, stored_many, library, bytes store_host not None, bytes suffix not None,
+        Py_ssize_t body_max, bytes prefix not None, tuple answer not None, bytes head not None,
+        bytes fields not None
+    ):
+        """`prefix` begins each message id; `answer` are the texts of an answer between its values.
+
+        `head` and `fields` are what is the same in each answer in RocketMQ's own serialization.
+        """
+        self.places, self.touched = {}, []
+        self.log, self.finish, self.stored_many, self.library = log, finish, stored_many, library
+        self.store_host, self.suffix, self.body_max = store_host, suffix, body_max
+        self.prefix, self.head, self.fields = prefix, head, fields
+        (
+            self.answer_start, self.answer_ids, self.answer_fields, self.answer_flags,
+            self.answer_end,
+        ) = answer
+
+    def __dealloc__(self):
+        PyMem_Free(self.out)
+        PyMem_Free(self.text)
+        PyMem_Free(self.hashes)
+        PyMem_Free(self.owners)
+
+    def add(self, Place place not None):
+        """Take sends to a queue from now on."""
+        self._forget_recent()
+        self.places[place.topic, place.queue_id] = place
+
+    def forget(self):
+        """Take no more sends, until their queues are added again."""
+        self._forget_recent()
+        self.places.clear()
+
+    cdef void _forget_recent(self) noexcept:
+        cdef int index
+        for index in range(RECENT):
+            self.recent[index] = NULL
+
+    def take(
+        self, list frames not None, Py_ssize_t index, connection, bytes born_host not None,
+        int64_t now_ms, list answers not None
+    ):
+        """Store the plain sends from an index on; return the index of the first other frame.
+
+        Their answers are added as one piece. A frame that is left has changed nothing.
+        """
+        cdef Py_ssize_t end = min(PyList_GET_SIZE(frames), index + RUN_MAX)
+        cdef Send send
+        cdef Marks marks
+        if index < 0 or index >= end or not self.read(frames, index, &send, &marks):
+            return index
+        at, until, base = self.log.open_room()
+        cdef Held pending = Held(self.log.pending, True)
+        cdef uint8_t* room = <uint8_t*>pending.view.buf
+        cdef Py_ssize_t start = at
+        cdef Py_ssize_t used = at
+        cdef Py_ssize_t stop = min(<Py_ssize_t>until, pending.view.len)
+        cdef int64_t position = base
+        cdef Py_ssize_t last_at = -1
+        cdef Py_ssize_t begun = index
+        cdef Py_ssize_t size
+        cdef Place place
+        if start < 0 or PyBytes_GET_SIZE(born_host) not in (8, 20):
+            return index
+        self.keys = self.out_size = 0
+        try:
+            while True:
+                place = self.place_of(&send)
+                if place is None or not self.is_in_turn(place, connection, &send, &marks):
+                    break
+                size = self.record_size(place, frames, index, born_host, &marks, &send)
+                if size == 0 or size > stop - used:
+                    break
+                self.make_room(&marks)
+                if place.count == 0:
+                    place.offset = place.queue.next_offset
+                    self.touched.append(place)
+                self.write_record(
+                    room + used, size, place, frames, index, born_host, position + used, now_ms,
+                    &send
+                )
+                self.note(place, index - begun, position + used, size, &marks)
+                if not send.flag & 2:
+                    self.answer(place, position + used, &send, &marks)
+                place.count += 1
+                last_at = used
+                used += size
+                index += 1
+                if index == end or not self.read(frames, index, &send, &marks):
+                    break
+        finally:
+            if place is not None and place.count == 0:
+                place.state = place.producer = None
+            if last_at >= 0:
+                self.end_run(
+                    answers, index - begun, used - start, last_at, used, position + start, now_ms
+                )
+            self.touched.clear()
+        return index
+
+    cdef bint read(self, list frames, Py_ssize_t index, Send* send, Marks* marks) except *:
+        """Read a frame; return whether it is a send that may be plain."""
+        frame = <object>PyList_GET_ITEM(frames, index)
+        if type(frame) is not tuple or PyTuple_GET_SIZE(frame) != 3:
+            return False
+        header = <object>PyTuple_GET_ITEM(frame, 1)
+        body = <object>PyTuple_GET_ITEM(frame, 2)
+        if type(header) is not bytes or type(body) is not bytes:
+            return False
+        cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(header)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(header)
+        serializer = <object>PyTuple_GET_ITEM(frame, 0)
+        memset(send, 0, sizeof(Send))
+        if serializer == 0:
+            if not read_json(data, size, send):
+                return False
+        else:
+            send.binary = True
+            if serializer != 1 or not read_binary(data, size, send):
+                return False
+        if (
+            (send.flag != 0 and send.flag != 2)
+            or send.numbers[SYS_FLAG] & ~<int64_t>PLAIN_SYS_FLAGS
+            or send.numbers[QUEUE] < 0
+            or not 0 < PyBytes_GET_SIZE(body) <= self.body_max
+        ):
+            return False
+        # One more byte: the separator at the end.
+        if send.properties_size + 1 > self.text_room:
+            PyMem_Free(self.text)
+            self.text_room = 0
+            self.text = <uint8_t*>PyMem_Malloc(2 * send.properties_size + 1)
+            if self.text == NULL:
+                raise MemoryError
+            self.text_room = 2 * send.properties_size + 1
+        if send.escaped:
+            size = unescape(send.properties, send.properties_size, self.text)
+            if size < 0:
+                return False
+            send.properties_size = size
+        else:
+            if send.properties_size:
+                memcpy(self.text, send.properties, send.properties_size)
+        if send.properties_size and self.text[send.properties_size - 1] != 2:
+            self.text[send.properties_size] = 2
+            send.properties_size += 1
+        if not read_marks(self.text, send.properties_size, marks):
+            return False
+        return (
+            0 < marks.keys.unique_size <= UNIQUE_MAX
+            and marks.keys.words_size < 2 * KEYS_MAX
+            and is_simple(marks.keys.unique, marks.keys.unique_size)
+        )
+
+    cdef Place place_of(self, Send* send):
+        """Return the queue of a send, None if it is not known."""
+        cdef int slot = (send.numbers[QUEUE] + send.topic_size) & (RECENT - 1)
+        cdef Place place
+        if self.recent[slot] != NULL:
+            place = <Place>self.recent[slot]
+            if (
+                place.queue_id == send.numbers[QUEUE]
+                and PyBytes_GET_SIZE(place.topic) == send.topic_size
+                and memcmp(PyBytes_AS_STRING(place.topic), send.topic, send.topic_size) == 0
+            ):
+                return place
+        key = (
+            PyBytes_FromStringAndSize(<const char*>send.topic, send.topic_size),
+            send.numbers[QUEUE],
+        )
+        found = PyDict_GetItem(self.places, key)
+        if found == NULL:
+            return None
+        place = <Place>found
+        self.recent[slot] = <PyObject*>place
+        return place
+
+    cdef bint is_in_turn(
+        self, Place place, connection, Send* send, Marks* marks
+    ) except *:
+        """Return whether a send fits the key map, and its number is plainly the next one."""
+        if send.map_size and not is_text(place.map, send.map, send.map_size):
+            return False
+        if not marks.has_number or place.producers is None:
+            return True
+        if marks.has_key and not send.chosen and not is_text(
+            place.digest, send.digest, send.digest_size
+        ):
+            return False
+        if place.state is None or not is_text(
+            place.producer, marks.producer, marks.producer_size
+        ):
+            self.record_numbers(place)
+            name = PyUnicode_DecodeASCII(
+                <const char*>marks.producer, marks.producer_size, "strict"
+            )
+            found = PyDict_GetItem(place.producers, name)
+            if found == NULL:
+                return False
+            state = <object>found
+            producer = state.producer
+            if producer.connection is not connection or producer.named != marks.has_before:
+                return False
+            place.number = state.last
+            place.producer = PyBytes_FromStringAndSize(
+                <const char*>marks.producer, marks.producer_size
+            )
+            place.state = state
+            place.begun = place.number + 1
+        elif place.state.producer.named != marks.has_before:
+            return False
+        if marks.has_before:
+            return marks.before == place.number and marks.number > place.number
+        return marks.number == place.number + 1
+
+    cdef int record_numbers(self, Place place) except -1:
+        """Record the numbers of a producer up to the last one."""
+        if place.state is not None and place.begun <= place.number:
+            self.stored_many(
+                place.state, range(place.begun, place.number + 1), place.begun_at
+            )
+            place.begun = place.number + 1
+        return 0
+
+    cdef Py_ssize_t record_size(
+        self, Place place, list frames, Py_ssize_t index, bytes born_host, Marks* marks, Send* send
+    ):
+        """Return the size of a record; 0: its properties are too long."""
+        cdef Py_ssize_t properties = send.properties_size + PyBytes_GET_SIZE(self.suffix)
+        if properties > PROPERTIES_MAX:
+            return 0
+        body = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(frames, index), 2)
+        return (
+            RECORD_HEAD - 16 + PyBytes_GET_SIZE(born_host) + PyBytes_GET_SIZE(self.store_host)
+            + PyBytes_GET_SIZE(body) + PyBytes_GET_SIZE(place.topic_part) + 2 + properties
+        )
+
+    cdef int make_room(self, Marks* marks) except -1:
+        """Make room for the keys and the answer of one more message."""
+        cdef Py_ssize_t wanted = self.keys + keys_max(marks.keys.words_size)
+        cdef void* more
+        if wanted > self.keys_room:
+            more = PyMem_Realloc(self.hashes, 2 * wanted * sizeof(uint32_t))
+            if more == NULL:
+                raise MemoryError
+            self.hashes = <uint32_t*>more
+            more = PyMem_Realloc(self.owners, 2 * wanted * sizeof(int64_t))
+            if more == NULL:
+                raise MemoryError
+            self.owners = <int64_t*>more
+            self.keys_room = 2 * wanted
+        wanted = (
+            self.out_size + 256 + marks.keys.unique_size + len(self.prefix) + len(self.fields)
+            + len(self.answer_start) + len(self.answer_ids) + len(self.answer_fields)
+            + len(self.answer_flags) + len(self.answer_end)
+        )
+        if wanted > self.out_room:
+            more = PyMem_Realloc(self.out, 2 * wanted)
+            if more == NULL:
+                raise MemoryError
+            self.out = <uint8_t*>more
+            self.out_room = 2 * wanted
+        return 0
+
+    cdef int write_record(
+        self, uint8_t* out, Py_ssize_t size, Place place, list frames, Py_ssize_t index,
+        bytes born_host, int64_t position, int64_t now_ms, Send* send
+    ) except -1:
+        body = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(frames, index), 2)
+        cdef const uint8_t* content = <const uint8_t*>PyBytes_AS_STRING(body)
+        cdef Py_ssize_t body_bytes = PyBytes_GET_SIZE(body)
+        cdef Py_ssize_t born_bytes = PyBytes_GET_SIZE(born_host)
+        cdef Py_ssize_t store_bytes = PyBytes_GET_SIZE(self.store_host)
+        cdef Py_ssize_t properties = send.properties_size + PyBytes_GET_SIZE(self.suffix)
+        cdef uint32_t sys_flag = <uint32_t>send.numbers[SYS_FLAG] & ~<uint32_t>(BORN_V6 | STORE_V6)
+        if born_bytes != 8:
+            sys_flag |= BORN_V6
+        if store_bytes != 8:
+            sys_flag |= STORE_V6
+        cdef uint32_t crc = body_crc(content, body_bytes, self.library)
+        put32(out, <uint32_t>size)
+        put32(out + 4, place.magic)
+        put32(out + 8, crc)
+        put32(out + 12, <uint32_t>place.queue_id)
+        put32(out + 16, <uint32_t>send.numbers[FLAG])
+        put64(out + 20, <uint64_t>(place.offset + place.count))
+        put64(out + 28, <uint64_t>position)
+        put32(out + 36, sys_flag)
+        put64(out + 40, <uint64_t>send.numbers[BORN])
+        out += 48
+        memcpy(out, PyBytes_AS_STRING(born_host), born_bytes)
+        out += born_bytes
+        put64(out, <uint64_t>now_ms)
+        memcpy(out + 8, PyBytes_AS_STRING(self.store_host), store_bytes)
+        out += 8 + store_bytes
+        put32(out, <uint32_t>send.numbers[TIMES])
+        put64(out + 4, 0)
+        put32(out + 12, <uint32_t>body_bytes)
+        memcpy(out + 16, content, body_bytes)
+        out = put_bytes(out + 16 + body_bytes, place.topic_part)
+        out[0], out[1] = (properties >> 8) & 0xFF, properties & 0xFF
+        memcpy(out + 2, self.text, send.properties_size)
+        put_bytes(out + 2 + send.properties_size, self.suffix)
+        return 0
+
+    cdef int note(
+        self, Place place, Py_ssize_t which, int64_t position, Py_ssize_t size, Marks* marks
+    ) except -1:
+        """Note the queue entry, the keys and the number of a record."""
+        cdef Entry* entry = &self.entries[which]
+        cdef Py_ssize_t until
+        entry.position, entry.size, entry.tag_hash = position, <int32_t>size, marks.tag_hash
+        entry.next = -1
+        if place.count:
+            self.entries[place.last].next = <int32_t>which
+        else:
+            place.first = <int32_t>which
+        place.last = <int32_t>which
+        until = self.keys + hash_keys(place.prefix, &marks.keys, self.hashes + self.keys)
+        while self.keys < until:
+            self.owners[self.keys] = position
+            self.keys += 1
+        if marks.has_number and place.producers is not None:
+            # Only numbers in a row at offsets in a row are recorded together.
+            if marks.number != place.number + 1 or (
+                place.begun <= place.number
+                and place.begun_at + place.number + 1 - place.begun != place.offset + place.count
+            ):
+                self.record_numbers(place)
+                place.begun, place.begun_at = marks.number, place.offset + place.count
+            elif place.begun > place.number:
+                place.begun_at = place.offset + place.count
+            place.number = marks.number
+        return 0
+
+    cdef int answer(
+        self, Place place, int64_t position, Send* send, Marks* marks
+    ) except -1:
+        cdef uint8_t* start = self.out + self.out_size
+        cdef uint8_t* out = start + 8
+        cdef uint8_t* fields
+        cdef Number number
+        cdef Py_ssize_t size
+        if not send.binary:
+            out = put_bytes(out, self.answer_start)
+            write_number(&number, place.queue_id)
+            out = put_number(out, &number)
+            out = put_literal(out, b'","transactionId":"', 19)
+            memcpy(out, marks.keys.unique, marks.keys.unique_size)
+            out = put_bytes(out + marks.keys.unique_size, self.answer_ids)
+            out = put_id(out, self.prefix, position)
+            out = put_bytes(out, self.answer_fields)
+            write_number(&number, place.offset + place.count)
+            out = put_number(out, &number)
+            out = put_bytes(out, self.answer_flags)
+            if send.opaque < 0:
+                out[0] = c"-"
+                out += 1
+            write_number(&number, send.opaque if send.opaque >= 0 else -send.opaque)
+            out = put_number(out, &number)
+            out = put_bytes(out, self.answer_end)
+            put32(start + 4, <uint32_t>(out - start - 8))
+        else:
+            out = put_bytes(out, self.head)
+            put32(out, <uint32_t>send.opaque)
+            put32(out + 4, 1)
+            put32(out + 8, 0)
+            fields = out + 12
+            out = put_literal(fields + 4, b"\x00\x07queueId", 9)
+            size = write_number(&number, place.queue_id)
+            put32(out, <uint32_t>size)
+            out = put_number(out + 4, &number)
+            out = put_literal(out, b"\x00\x05msgId", 7)
+            put32(out, <uint32_t>(len(self.prefix) + 16))
+            out = put_id(out + 4, self.prefix, position)
+            out = put_literal(out, b"\x00\x0bqueueOffset", 13)
+            size = write_number(&number, place.offset + place.count)
+            put32(out, <uint32_t>size)
+            out = put_number(out + 4, &number)
+            out = put_bytes(out, self.fields)
+            out = put_literal(out, b"\x00\x0dtransactionId", 15)
+            put32(out, <uint32_t>marks.keys.unique_size)
+            memcpy(out + 4, marks.keys.unique, marks.keys.unique_size)
+            out += 4 + marks.keys.unique_size
+            put32(fields, <uint32_t>(out - fields - 4))
+            put32(start + 4, <uint32_t>(1 << 24 | (out - start - 8)))
+        put32(start, <uint32_t>(out - start - 4))
+        self.out_size += out - start
+        return 0
+
+    cdef int end_run(
+        self, list answers, Py_ssize_t count, Py_ssize_t total, Py_ssize_t last_at,
+        Py_ssize_t used, int64_t position, int64_t now_ms
+    ) except -1:
+        """Give queues, numbers, keys and the log what this run stored."""
+        cdef Place place
+        cdef bytes made
+        cdef uint8_t* out
+        cdef int32_t which
+        cdef Py_ssize_t index
+        for one in self.touched:
+            place = <Place>one
+            made = PyBytes_FromStringAndSize(NULL, place.count * ENTRY_BYTES)
+            out = <uint8_t*>PyBytes_AS_STRING(made)
+            which = place.first
+            for index in range(place.count):
+                put64(out, <uint64_t>self.entries[which].position)
+                put32(out + 8, <uint32_t>self.entries[which].size)
+                put64(out + 12, <uint64_t>self.entries[which].tag_hash)
+                out += ENTRY_BYTES
+                which = self.entries[which].next
+            place.queue.append_packed(made)
+            place.count = 0
+            self.record_numbers(place)
+            place.state = place.producer = None
+        if self.out_size:
+            answers.append(PyBytes_FromStringAndSize(<const char*>self.out, self.out_size))
+        self.finish(
+            used, last_at, count, total, position, now_ms,
+            PyBytes_FromStringAndSize(
+                <const char*>self.hashes, self.keys * <Py_ssize_t>sizeof(uint32_t)
+            ),
+            PyBytes_FromStringAndSize(
+                <const char*>self.owners, self.keys * <Py_ssize_t>sizeof(int64_t)
+            ),
+        )
+        return 0
+
+
+cdef inline bint is_simple(const uint8_t* p, Py_ssize_t size) noexcept nogil:
+    """Return whether JSON needs no escape for these ASCII letters."""
+    while size > 0:
+        if p[0] < 32 or p[0] == c'"' or p[0] == c"\\":
+            return False
+        p += 1
+        size -= 1
+    return True
+
+
+cdef inline bint is_text(bytes text, const uint8_t* p, Py_ssize_t size):
+    return PyBytes_GET_SIZE(text) == size and (
+        size == 0 or memcmp(PyBytes_AS_STRING(text), p, size) == 0
+    )
+
+
+cdef inline uint8_t* put_literal(uint8_t* out, const char* text, Py_ssize_t size) noexcept nogil:
+    memcpy(out, text, size)
+    return out + size
+
+
+cdef inline uint8_t* put_id(uint8_t* out, bytes prefix, int64_t position):
+    cdef int digit
+    out = put_bytes(out, prefix)
+    for digit in range(16):
+        out[digit] = b"0123456789ABCDEF"[(<uint64_t>position >> (60 - 4 * digit)) & 15]
+    return out + 16
+
+
+# -- frames: wire/frame.py -------------------------------------------------------------------------
+
+def split_frames(bytes data not None, int64_t limit, int64_t header_max):
+    """Return the whole frames at the front of the data, and where they end: `receive_data`.
+
+    It ends also before a frame that is impossible.
+    """
+    cdef const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef Py_ssize_t at = 0
+    cdef int64_t length, header_bytes, end
+    cdef list frames = []
+    while size - at >= 8:
+        length = <int32_t>get32(base + at)
+        header_bytes = get32(base + at + 4) & 0xFFFFFF
+        end = at + 4 + length
+        if (
+            length + 4 > limit or header_bytes > length - 4 or base[at + 4] > 1
+            or header_bytes > header_max or end > size
+        ):
+            break
+        frames.append((
+            base[at + 4],
+            PyBytes_FromStringAndSize(<const char*>base + at + 8, header_bytes),
+            PyBytes_FromStringAndSize(
+                <const char*>base + at + 8 + header_bytes, length - 4 - header_bytes
+            ),
+        ))
+        at = end
+    return frames, at
+
+
+# -- answers to pulls: store/reader.py, broker/pulls/service.py ------------------------------------
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define inorder_prefetch(p) __builtin_prefetch(p)
+    #else
+    #define inorder_prefetch(p) ((void)(p))
+    #endif
+    """
+    void prefetch "inorder_prefetch"(const void* p) noexcept nogil
+
+cdef enum:
+    WANTED_MAX = 16
+    AHEAD = 6  # entries; their records are on the way to the cache
+
+cdef class PullAnswers:
+    """Makes the whole frame of an answer with messages: `Reader.get` and `Pulls._answer`."""
+
+    cdef bytes flags, next, high, low, topic_flags, end, opaque
+    cdef int64_t joined_max
+
+    def __cinit__(self, tuple texts not None, int64_t joined_max):
+        """`texts` are those of the header between its numbers.
+
+        Answers with more than `joined_max` bytes of records are not made.
+        """
+        (
+            self.flags, self.next, self.high, self.low, self.topic_flags, self.opaque, self.end
+        ) = texts
+        self.joined_max = joined_max
+
+    def found(
+        self, data, view, int64_t base, int64_t log_end, bytes topic not None, int32_t queue_id,
+        int64_t offset, Py_ssize_t count_max, int64_t bytes_max, wanted, int64_t min_offset,
+        int64_t max_offset, int64_t group_flag, int64_t topic_flag, int64_t opaque
+    ):
+        """Return (frame, next offset, records, their bytes); None: some entry is not plain.
+
+        `data` are entries from an offset on, `view` is the segment that begins at `base`. All
+        entries that are looked at must lead to their records there.
+        """
+        cdef Held held = Held(data)
+        cdef Held seen = Held(view)
+        cdef const uint8_t* entry = <const uint8_t*>held.view.buf
+        cdef const uint8_t* records = <const uint8_t*>seen.view.buf
+        cdef Py_ssize_t left = held.view.len // ENTRY_BYTES
+        cdef Py_ssize_t examined = 0
+        cdef Py_ssize_t count = 0
+        cdef Py_ssize_t index, kinds = 0
+        cdef int64_t limit = min(<int64_t>seen.view.len, log_end - base)
+        cdef int64_t total = 0
+        cdef int64_t at, size, ahead, run_at = 0, run_end = 0
+        cdef int32_t kind[WANTED_MAX]
+        if wanted is not None:
+            if len(wanted) > WANTED_MAX:
+                return None
+            for one in wanted:
+                kind[kinds] = one
+                kinds += 1
+        while examined < left:
+            at = <int64_t>get64(entry) - base
+            size = <int32_t>get32(entry + 8)
+            if size == 0x7FFFFFFF or size <= 0:
+                return None
+            # As in `ranges_of`: also an entry that nobody wants is not looked at once it is full.
+            if count and (count >= count_max or total + size > bytes_max):
+                break
+            if examined + AHEAD < left:
+                ahead = <int64_t>get64(entry + AHEAD * ENTRY_BYTES) - base
+                if 0 <= ahead <= limit - RECORD_MIN:
+                    prefetch(records + ahead)
+                    prefetch(records + min(ahead + max(size, 64) - 64, limit - 1))
+            if wanted is None or is_one_of(<int32_t>get32(entry + 16), kind, kinds):
+                if size < RECORD_MIN or at < 0 or at > limit - size or not is_record(
+                    records + at, size, queue_id, offset + examined, at + base, topic
+                ):
+                    return None
+                count += 1
+                total += size
+                if total > self.joined_max:
+                    return None
+            examined += 1
+            entry += ENTRY_BYTES
+        if count == 0:
+            return None
+        cdef uint8_t head[512]
+        cdef uint8_t* out = head + 8
+        if (
+            len(self.flags) + len(self.next) + len(self.high) + len(self.low)
+            + len(self.topic_flags) + len(self.opaque) + len(self.end) > 512 - 8 - 6 * 21
+        ):
+            return None
+        out = put_signed(put_bytes(out, self.flags), group_flag)
+        out = put_signed(put_bytes(out, self.next), offset + examined)
+        out = put_signed(put_bytes(out, self.high), max_offset)
+        out = put_signed(put_bytes(out, self.low), min_offset)
+        out = put_signed(put_bytes(out, self.topic_flags), topic_flag)
+        out = put_signed(put_bytes(out, self.opaque), opaque)
+        out = put_bytes(out, self.end)
+        cdef Py_ssize_t head_bytes = out - head
+        put32(head, <uint32_t>(head_bytes - 4 + total))
+        put32(head + 4, <uint32_t>(head_bytes - 8))
+        cdef bytes made = PyBytes_FromStringAndSize(NULL, head_bytes + total)
+        out = <uint8_t*>PyBytes_AS_STRING(made)
+        memcpy(out, head, head_bytes)
+        out += head_bytes
+        entry = <const uint8_t*>held.view.buf
+        for index in range(examined):
+            at = <int64_t>get64(entry) - base
+            size = <int32_t>get32(entry + 8)
+            if wanted is None or is_one_of(<int32_t>get32(entry + 16), kind, kinds):
+                if at != run_end:
+                    if run_end > run_at:
+                        memcpy(out, records + run_at, run_end - run_at)
+                        out += run_end - run_at
+                    run_at = at
+                run_end = at + size
+            entry += ENTRY_BYTES
+        memcpy(out, records + run_at, run_end - run_at)
+        return made, offset + examined, count, total
+
+
+cdef inline bint is_one_of(int32_t value, const int32_t* values, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t index
+    for index in range(count):
+        if values[index] == value:
+            return True
+    return False
+
+
+cdef inline uint8_t* put_signed(uint8_t* out, int64_t value) noexcept nogil:
+    cdef Number number
+    if value < 0:
+        out[0] = c"-"
+        out += 1
+        value = -value
+    write_number(&number, value)
+    return put_number(out, &number)
+
+
+cdef bint is_record(
+    const uint8_t* record, int64_t size, int32_t queue_id, int64_t offset, int64_t position,
+    bytes topic
+):
+    """Return whether the bytes, RECORD_MIN at least, are the record that they should be."""
+    cdef uint32_t magic = get32(record + 4)
+    cdef uint32_t flag = get32(record + 36)
+    cdef int64_t name_bytes = PyBytes_GET_SIZE(topic)
+    cdef int64_t topic_at, body
+    if (
+        <int32_t>get32(record) != size
+        or <int32_t>get32(record + 12) != queue_id
+        or <int64_t>get64(record + 20) != offset
+        or <int64_t>get64(record + 28) != position
+        or (magic != 0xDAA320A7u and magic != 0xDAA320ABu)
+    ):
+        return False
+    topic_at = 84 + (12 if flag & 0x10 else 0) + (12 if flag & 0x20 else 0)
+    if topic_at + 4 > size:
+        return False
+    body = <int32_t>get32(record + topic_at)
+    topic_at += 4 + body + (1 if magic == 0xDAA320A7u else 2)
+    if body < 0 or topic_at + name_bytes + 2 > size:
+        return False
+    if magic == 0xDAA320A7u:
+        if record[topic_at - 1] != name_bytes:
+            return False
+    elif (record[topic_at - 2] << 8 | record[topic_at - 1]) != name_bytes:
+        return False
+    return memcmp(record + topic_at, PyBytes_AS_STRING(topic), name_bytes) == 0

@@ -332,9 +332,15 @@ async def consume(api: BrokerApi, places: list[Place], book: Book, *, suspend_ms
         pass  # the broker is gone, or stopped taking requests
 
 
-async def connect(address: str) -> Connection:
+async def connect(
+    address: str, on_request: Callable[[Connection, Command], None] | None = None
+) -> Connection:
     """Open a connection for any of the above."""
-    return await Connection.open(address, NetConfig(), connect_timeout_ms=TIMEOUT_MS)
+    if on_request is None:
+        return await Connection.open(address, NetConfig(), connect_timeout_ms=TIMEOUT_MS)
+    return await Connection.open(
+        address, NetConfig(), connect_timeout_ms=TIMEOUT_MS, on_request=on_request
+    )
 
 
 async def make_topics(api: BrokerApi) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from inorder.broker.broker import Broker
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.net.connection import Connection
+from inorder.wire.header import Command
 from tests.crash.load import connect
 from tests.kit.clock import SimClock
 from tests.kit.disk import FakeFiles
@@ -27,9 +30,11 @@ BROKER = BrokerConfig(
 class Machine:
     """A machine with a broker; kills and power cuts replace the disk by what they leave of it."""
 
-    def __init__(self, loop: SimLoop, store: StoreConfig, disk: FakeFiles | None = None) -> None:
+    def __init__(
+        self, loop: SimLoop, store: StoreConfig, disk: FakeFiles | None = None, **settings: Any
+    ) -> None:
         self._loop = loop
-        self._config = replace(BROKER, store=store)
+        self._config = replace(BROKER, store=store, **settings)
         self._connections: list[Connection] = []
         self.disk = FakeFiles() if disk is None else disk
         self.crashes = 0
@@ -48,9 +53,11 @@ class Machine:
         await self.node.run(self.broker.stop())
         self._close()
 
-    async def connect(self) -> Connection:
+    async def connect(
+        self, on_request: Callable[[Connection, Command], None] | None = None
+    ) -> Connection:
         """Open a connection, which ends with the broker."""
-        connection = await connect(f"{HOST}:10911")
+        connection = await connect(f"{HOST}:10911", on_request)
         self._connections.append(connection)
         return connection
 

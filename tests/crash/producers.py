@@ -28,6 +28,8 @@ from tests.kit.simcluster import stream
 TOPIC = "orders"
 WINDOW = 64
 BATCH_RATIO = 0.1
+LONE_RATIO = 0.5
+"""Of the other bursts: messages whose callers wait, so that each is a request of its own."""
 TIMEOUTS_S = (0.3, 2.0, 10.0, 60.0)
 CONFIG = ClientConfig(request_timeout_ms=700, retry_max_ms=200, send_timeout_ms=60_000)
 
@@ -88,8 +90,9 @@ class Sender:
             if draw.random() < BATCH_RATIO:
                 await self._begin([self._letter() for _ in range(burst)], timeout_s)
             else:
+                waits = draw.random() < LONE_RATIO
                 for _ in range(burst):
-                    await self._begin([self._letter()], timeout_s)
+                    await self._begin([self._letter()], timeout_s, waits=waits)
             await asyncio.sleep(draw.uniform(0, 2) * burst / self._orders.rate)
         if self._working:
             await asyncio.wait(self._working)
@@ -101,14 +104,15 @@ class Sender:
         id_ = f"{self._name}/{key}/{sequence}"
         return Letter(key, sequence, id_, id_.encode() + b"." * self._draw.randrange(300))
 
-    async def _begin(self, letters: list[Letter], timeout_s: float) -> None:
+    async def _begin(self, letters: list[Letter], timeout_s: float, *, waits: bool = False) -> None:
         """Hand letters to the producer in this very order, and do not wait for their fate."""
         for _ in letters:
             await self._window.acquire()
-        if len(letters) == 1:
+        if len(letters) == 1 and not waits:
             self._single(letters[0], timeout_s)
             return
-        task = asyncio.create_task(self._batch(letters, timeout_s))
+        work = self._lone(letters[0], timeout_s) if waits else self._batch(letters, timeout_s)
+        task = asyncio.create_task(work)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
         await asyncio.sleep(0)  # it has its place in the line now
@@ -127,6 +131,20 @@ class Sender:
             self._note(letter, error or future.result())
 
         future.add_done_callback(done)
+
+    async def _lone(self, letter: Letter, timeout_s: float) -> None:
+        message = letter.message
+        try:
+            outcome: Any = await self._producer.send(
+                TOPIC,
+                message.body,
+                key=message.key,
+                properties=message.properties,
+                timeout=timeout_s,
+            )
+        except InorderError as error:
+            outcome = error
+        self._note(letter, outcome)
 
     async def _batch(self, letters: list[Letter], timeout_s: float) -> None:
         messages = [letter.message for letter in letters]

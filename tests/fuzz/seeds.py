@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from inorder.broker.leases import records as lease_records
+from inorder.broker.sends.service import SEND_CODES
 from inorder.errors import InorderError
 from inorder.store.journal import pack
 from inorder.wire.codes import RequestCode
 from inorder.wire.compression import compress_body
 from inorder.wire.fields import wire_names
 from inorder.wire.frame import FrameDecoder, RawFrame
-from inorder.wire.header import Command, decode_command
+from inorder.wire.header import Command, decode_command, encode_header
 from tests.fuzz import targets
 
 FRAMES = Path(__file__).resolve().parents[1] / "golden" / "frames"
@@ -76,6 +77,11 @@ def all_seeds() -> dict[str, list[bytes]]:
         serializer, header, body = raw
         seeds["frame_stream"].append(b"\x10" + frame)
         seeds["binary_header" if serializer else "json_header"].append(header)
+        seeds["compiled_frames"].append(frame)
+        if command.code in SEND_CODES and not command.is_response:
+            name = "topic" if command.code == RequestCode.SEND_MESSAGE else "b"
+            command.fields[name] = "Bench"  # a topic that the target knows
+            seeds["compiled_send"].append(encode_header(command))
         if header.startswith(b'{"code":310,'):
             seeds["hot_send_header"].append(header[12:])
         elif header.startswith(b'{"code":11,'):
@@ -104,6 +110,8 @@ def all_seeds() -> dict[str, list[bytes]]:
         if text := command.fields.get("subscription"):
             seeds["subscription"].append(text.encode())
     _by_hand(seeds)
+    seeds["compiled_send"] += [send_header(number, number % 8) for number in range(4)]
+    seeds["compiled_pull"] += [b"", b"\x01\x01", bytes(range(40))]
     seeds["compiled_batch"] += [targets.numbered(number) for number in (0, 63, 64, 65)]
     return {name: _distinct(found) for name, found in seeds.items()}
 
@@ -125,6 +133,16 @@ def _request(
         seeds["register_broker"].append((b"\x03" if body[:1] == b"\x78" else b"\x00") + body)
         if body[:1] == b"\x78":
             seeds["register_broker"].append(b"\x06" + zlib.decompress(body))
+
+
+def send_header(number: int, queue_id: int) -> bytes:
+    """Return the header of a numbered send."""
+    text = f"UNIQ_KEY\x01U\x02INORDER_PID\x01fuzz\x02INORDER_SEQ\x01{number}\x02KEYS\x01a b\x02"
+    fields = {
+        "a": "PG", "b": "Bench", "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "17",
+        "h": "0", "i": text, "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    return encode_header(Command(310, 7, 0, fields, serializer=number % 2))
 
 
 def _by_hand(seeds: dict[str, list[bytes]]) -> None:

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -29,10 +30,11 @@ from inorder.broker.pulls import service as pull_service
 from inorder.broker.resizing.rules import Resizes
 from inorder.broker.sends import service as send_service
 from inorder.broker.sends.rules import is_special, split_batch
+from inorder.broker.ticks import PendingReplies
 from inorder.broker.topics import rules as topic_rules
 from inorder.broker.topics.rules import TopicTable
 from inorder.client.consume import messages as received
-from inorder.config import StoreConfig
+from inorder.config import BrokerConfig, StoreConfig
 from inorder.errors import (
     BrokerError,
     CorruptRecord,
@@ -47,17 +49,19 @@ from inorder.model import TopicQueue
 from inorder.nameserver.rules import KvTable
 from inorder.net.tls import ServerTls
 from inorder.ordering.keymap import KeyMap, version_of
+from inorder.store.intact import count_right
 from inorder.store.journal import pack as pack_journal
 from inorder.store.journal import split as split_journal
 from inorder.store.keyindex import hash_pure, keys_of
+from inorder.store.layout import ENTRY
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.wire import fastjson, properties, record
 from inorder.wire.compression import decompress_body
 from inorder.wire.fields import decode_fields, encode_fields, wire_names
-from inorder.wire.frame import FrameDecoder, RawFrame
-from inorder.wire.header import decode_command, encode_header
-from inorder.wire.ids import offset_message_id, pack_host, parse_message_id
+from inorder.wire.frame import FrameDecoder, RawFrame, frame
+from inorder.wire.header import HEADER_BYTES_MAX, Command, decode_command, encode_header
+from inorder.wire.ids import UniqueIds, offset_message_id, pack_host, parse_message_id
 from inorder.wire.requests import (
     groups,
     nameserver,
@@ -108,6 +112,7 @@ from inorder.wire.requests.topics import (
 from tests.kit.disk import FakeFiles
 from tests.kit.headers import headers_of
 from tests.kit.storing import append, contents, write_and_publish
+from tests.kit.twinbrokers import rows_of
 
 FRAME_LIMIT = 1 << 16
 
@@ -337,6 +342,137 @@ def compiled_batch(data: bytes) -> None:
         same(memoryview(hashes).cast("i").tolist(), hash_pure([7] * len(keys), keys))
         same(len(places), 2 * len(hashes))
         found.ids(b"7F000001")
+
+
+class _Client:
+    """A connection, as far as the hot path looks at it."""
+
+    peer_host = pack_host("127.0.0.1", 5000)
+    closed = False
+
+
+class _Sending:
+    """The hot path of sends over a store in memory, whose ticks are taken back."""
+
+    def __init__(self) -> None:
+        self.store = Store.open(Path("/store"), StoreConfig(), FakeFiles(), FakeClock())
+        placement = SimpleNamespace(send_map=lambda _: SimpleNamespace(version="", digest=""))
+        broker: Any = SimpleNamespace(
+            store=self.store, clock=FakeClock(), config=BrokerConfig(), topics={},
+            store_host=pack_host("127.0.0.1", 10911), unique_ids=UniqueIds("127.0.0.1", 1, 2),
+            producers=ProducerTable(), resizing=SimpleNamespace(placement=placement),
+        )  # fmt: skip
+        self.producers = broker.producers
+        self.store.companions.append(self.producers)
+        self.connection: Any = _Client()
+        producer = self.producers.hello("fuzz", 1, self.connection, named=False)
+        self.sends = send_service.Sends(broker)
+        for topic in ("Bench", "BenchTopic"):
+            for queue_id in range(8):
+                self.sends.target(topic, queue_id)
+                self.producers.add_queue(producer, topic, queue_id)
+        self.store.log.reserve(100)
+        self.store.write_tick()  # from here on there is room in the log
+
+    def left(self) -> list[object]:
+        """Return what the open tick holds, and take it back."""
+        store, log = self.store, self.store.log
+        at, _, _ = log.open_room()
+        rows = rows_of(store.keys.waiting)
+        tails = [bytes(queue.tail) for queue in store.queues.loaded() if queue.tail]
+        numbers = [state.last for one in self.producers for state in one.queues.values()]
+        found = [bytes(log.pending[:at]), tails, rows, numbers]
+        log.took(0, -1)
+        store.queues.roll_back()
+        store.keys.roll_back()
+        self.producers.roll_back()
+        return found
+
+
+_sending: list[_Sending] = []
+
+
+@target()
+def compiled_send(data: bytes) -> None:
+    """A send that the compiled module takes is stored as Python does; another changes nothing."""
+    if native is None:
+        return
+    if not _sending:
+        _sending.extend((_Sending(), _Sending()))
+    one, other = _sending
+    for serializer in (0, 1):
+        whole = (serializer, data, b"body")
+        answers = PendingReplies(one.connection, 7)
+        taken = one.sends.take_plain(one.connection, [whole], 0, answers)
+        left = one.left()
+        if not taken:
+            same((left[:3], answers.frames), ([b"", [], []], []))
+            continue
+        command = decode_command(whole)
+        header = encode_header(
+            Command(
+                command.code, command.request_id, command.flag, command.fields,
+                language=command.language, version=command.version,
+            )
+        )  # fmt: skip
+        twin = PendingReplies(other.connection, 7)
+        serve = other.sends.send_long if command.code == 10 else other.sends.send_v2
+        same(serve(other.connection, data if whole[0] == 0 else header, b"body", twin), True)
+        same(left, other.left())
+        same(answers.count, twin.count)
+        found, wanted = (
+            [
+                decode_command(each)
+                for piece in one_way
+                for each in FrameDecoder().receive_data(piece)
+            ]
+            for one_way in (answers.frames, twin.frames)
+        )
+        same([each.fields for each in found], [each.fields for each in wanted])
+        same([each.request_id for each in found], [each.request_id for each in wanted])
+
+
+@target()
+def compiled_frames(data: bytes) -> None:
+    """The frames at the front are those that Python finds; it stops before an odd one."""
+    if native is None:
+        return
+    found, at = native.split_frames(data, FRAME_LIMIT, HEADER_BYTES_MAX)
+    same(b"".join(frame(*one) for one in found), data[:at])
+    wanted, broken = _frames([data])
+    if not broken:
+        same(found, wanted)
+
+
+_STORED_SIZE = len(record.encode(record.Record("Top", 0, 0, 0, b"body", b"")))
+_STORED = b"".join(
+    record.encode(record.Record("Top", 0, n, n * _STORED_SIZE, b"body", b"")) for n in range(3)
+)
+_ANSWERS = None if native is None else native.PullAnswers((b"%",) * 7, 1 << 16)
+
+
+@target()
+def compiled_pull(data: bytes) -> None:
+    """The answer to a pull holds the records that entries lead to, or none is made."""
+    if _ANSWERS is None:
+        return
+    view = bytearray(_STORED)
+    for at, mask in zip(data[::2], data[1::2], strict=False):
+        view[at * 3 % len(view)] ^= mask
+    size = len(_STORED) // 3
+    entries = b"".join(ENTRY.pack(size * n, size, n % 2) for n in range(3))
+    for wanted, numbers in ((None, (0, 1, 2)), (frozenset((0,)), (0, 2)), (frozenset((1,)), (1,))):
+        right = count_right(entries, memoryview(view), 0, len(view), b"Top", 0, 0, wanted)
+        made = _ANSWERS.found(
+            entries, view, 0, len(view), b"Top", 0, 0, 32, 1 << 16, wanted, 0, 3, 0, 0, 7
+        )
+        if right < 3:
+            same(made, None)
+            continue
+        records_of = b"".join(view[size * n : size * n + size] for n in numbers)
+        same(
+            (made[0][-len(records_of) :], *made[1:]), (records_of, 3, len(numbers), len(records_of))
+        )
 
 
 @target(CorruptRecord)

@@ -20,6 +20,7 @@ from inorder.disk import OsFiles
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.wire.ids import offset_message_id
+from inorder.wire.names import TIMER_TOPIC
 from inorder.wire.properties import parse
 from inorder.wire.record import Record, decode
 from tests.kit.storing import append, contents, read_queue, write_and_publish
@@ -131,7 +132,10 @@ def test_key_queries_give_the_same_hits(sample: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rebuilt_queues_equal_the_ones_rocketmq_wrote(tmp_path: Path) -> None:
-    """Without consumequeue, index and our notes everything is made from the log, byte for byte."""
+    """Without consumequeue, index and our notes everything is made from the log, byte for byte.
+
+    Only in the queue of timers the tag code is ours: the time of the message.
+    """
     root = unpack("clean", tmp_path)
     before = {path.relative_to(root): path.read_bytes() for path in root.glob("consumequeue/*/*/*")}
     files = OsFiles()
@@ -143,6 +147,12 @@ def test_rebuilt_queues_equal_the_ones_rocketmq_wrote(tmp_path: Path) -> None:
     assert len(hits.positions) == len(asked["hits"])
     store.close()
     after = {path.relative_to(root): path.read_bytes() for path in root.glob("consumequeue/*/*/*")}
+    for content in (before, after):
+        content.update({
+            path: b"".join(data[at : at + 12] for at in range(0, len(data), 20))
+            for path, data in content.items()
+            if path.parts[1] == TIMER_TOPIC
+        })  # fmt: skip
     assert after == before
 
 

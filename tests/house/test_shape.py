@@ -20,13 +20,14 @@ SHAPE = ("rules", "records", "checks", "service", "storage", "handlers")
 FEATURES = (
     "nameserver", "client/send", "client/consume", "spark/source", "spark/sink", "spark/ordered",
     *(f"broker/{one}" for one in (
-        "admin", "damage", "delays", "groups", "leases", "locks", "offsets", "parking", "producers",
-        "pulls", "resizing", "retries", "sends", "topics",
+        "admin", "damage", "delays", "filters", "groups", "leases", "locks", "offsets", "parking",
+        "producers", "pulls", "resizing", "retries", "sends", "timers", "topics", "transactions",
     )),
 )  # fmt: skip
 NOUNS = {
     "nameserver/server.py": "the wiring of the process",
     "broker/delays/forwarding.py": "a delayed message of a key that moved to another broker",
+    "broker/timers/wheel.py": "RocketMQ's files of timers, which a start takes over",
     "broker/groups/relay.py": "questions that operators ask consumers through the broker",
     "broker/parking/moves.py": "parked keys over a resize",
     "broker/resizing/release.py": "groups that wait for a version, and groups that are rewound",
@@ -36,7 +37,9 @@ NOUNS = {
     "client/send/failures.py": "failures that no caller asked for",
     "client/send/router.py": "which queue a send goes to",
     "client/send/sender.py": "the sends of one broker",
+    "client/send/requests.py": "messages that wait for a reply",
     "client/send/queues.py": "the pending sends of one queue",
+    "client/send/transactions.py": "a message that waits for its outcome, and a broker's questions",
     "client/send/messages.py": "a Message becomes the bytes of a request",
     "client/consume/consumer.py": "the public Consumer",
     "client/consume/pullconsumer.py": "the public PullConsumer",
@@ -51,6 +54,7 @@ NOUNS = {
     "client/consume/release.py": "handing a queue back",
     "client/consume/workers.py": "calling handlers",
     "client/consume/ordered.py": "handlers one at a time, of a queue or of a key",
+    "client/consume/replies.py": "the replies of handlers",
     "client/consume/concurrent.py": "handlers without order",
     "client/consume/parking.py": "parking and redriving keys",
     "spark/source/options.py": "what a reader may set, and the columns that it gets",

@@ -16,6 +16,7 @@ import inorder.aio
 import inorder.testing
 from inorder.client import admin as async_nouns
 from inorder.sync import admin as nouns
+from inorder.sync.producer import Transaction
 
 PAIRS = [
     pytest.param(inorder.Admin, inorder.aio.Admin, id="Admin"),
@@ -36,6 +37,7 @@ PAIRS = [
         inorder.testing.RunningBroker, inorder.testing.AsyncRunningBroker, id="RunningBroker"
     ),
     pytest.param(inorder.Producer, inorder.aio.Producer, id="Producer"),
+    pytest.param(Transaction, inorder.aio.Transaction, id="Transaction"),
     pytest.param(inorder.Consumer, inorder.aio.Consumer, id="Consumer"),
     pytest.param(inorder.PullConsumer, inorder.aio.PullConsumer, id="PullConsumer"),
 ]
@@ -44,7 +46,13 @@ BLOCKING_OF = {pair.values[1]: pair.values[0] for pair in PAIRS}
 TWINS = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
 OWN = {"__del__"}  # who forgets to close a blocking client is told so
 # A noun is made by its Admin. Requests to a single broker belong to the event loop.
-INSIDE = {"Cluster": {"__init__", "api", "each"}} | {
+# A blocking `send_nowait` waits for room by itself; on an event loop that is `await submit(...)`.
+# A transaction is made by its producer, and ends by the block.
+INSIDE = {
+    "Cluster": {"__init__", "api", "each"},
+    "Producer": {"submit"},
+    "Transaction": {"__init__", "begin", "leave"},
+} | {
     name: {"__init__"}
     for name in ("Topics", "Groups", "Offsets", "Messages", "Locks", "Parked", "Producers")
 }

@@ -105,11 +105,12 @@ class Sender:
         body = batch(numbers, befores=befores, extra=changes.pop("extra", ""))
         return await self.ask(320, send_fields(m="true", i="", **changes), body)
 
-    async def state(self, *, topic: str = "Orders", queue_id: int = 1) -> dict[str, str]:
-        """Ask what is stored."""
-        answer = await self.ask(
-            7101, {"producerId": PRODUCER, "topic": topic, "queueId": str(queue_id)}
-        )
+    async def state(
+        self, *, topic: str = "Orders", queue_id: int = 1, since: int = -1
+    ) -> dict[str, str]:
+        """Ask what is stored; with `since` also where."""
+        fields = {"producerId": PRODUCER, "topic": topic, "queueId": str(queue_id)}
+        answer = await self.ask(7101, fields | ({"since": str(since)} if since >= 0 else {}))
         assert answer.code == 0
         return answer.fields
 

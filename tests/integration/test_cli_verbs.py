@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,11 @@ class Shell:
     """Runs commands against the cluster."""
 
     def __init__(self, namesrv: str) -> None:
-        self._env = {"INORDER_NAMESRV": namesrv}
+        self.env = {"INORDER_NAMESRV": namesrv}
 
     def run(self, *words: str, stdin: str = "", code: int = 0) -> str:
         """Return what a command printed; its exit code is as given, and errors are one line."""
-        done = CliRunner().invoke(app, list(words), env=self._env, input=stdin)
+        done = CliRunner().invoke(app, list(words), env=self.env, input=stdin)
         assert done.exit_code == code, (done.output, done.exception)
         if code:
             assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -123,6 +124,11 @@ def test_tail_shows_messages_from_anywhere(shell: Shell, topic: str) -> None:
     assert shell.lines("tail", topic, "--from", "2999-01-01") == []
     assert shell.lines("tail", topic, "--tag", "other") == []
     assert len(shell.lines("tail", topic, "--tag", "T || U")) == 4
+    assert len(shell.lines("tail", topic, "--sql", "TAGS IN ('T', 'U')")) == 4
+    assert shell.lines("tail", topic, "--from", "beginning", "--sql", "TAGS = 'other'") == []
+    done = CliRunner().invoke(app, ["tail", topic, "--sql", "a == 5"], env=shell.env)
+    assert (done.exit_code, done.stderr.splitlines()[1:]) == (2, ["  a == 5", "     ^"])
+    assert "not both" in shell.run("tail", topic, "--sql", "a = 5", "--tag", "T", code=2)
     offset_one = shell.lines("tail", topic, "--from", "1")
     assert {row["offset"] for row in offset_one} <= {1, 2, 3}
     assert shell.run("tail", topic, "--body", "-n", "1") == "2\n"
@@ -320,6 +326,23 @@ def test_messages_are_found(shell: Shell, topic: str) -> None:
     assert sheet.endswith("\n\n1\n")
 
 
+def test_pending_transactions_are_listed_and_given_up_ones_resumed(
+    shell: Shell, namesrv: str
+) -> None:
+    """With what tells whose they are; a filter by topic; a wrong id is named."""
+    with (
+        inorder.Producer(namesrv, group="shop") as producer,
+        producer.transaction("Pending", b"x", key="42") as transaction,
+    ):
+        (row,) = shell.json("cluster", "transactions")
+        assert (row["topic"], row["key"], row["producer_group"]) == ("Pending", "42", "shop")
+        assert row["transaction_id"] == transaction.receipt.transaction_id
+        assert "shop" in shell.run("cluster", "transactions", "--topic", "Pending")
+        assert shell.json("cluster", "transactions", "--topic", "other") == []
+    assert shell.json("cluster", "transactions") == []
+    assert "no broker" in shell.run("cluster", "resume", "nonsense", code=2)
+
+
 def test_the_cluster_is_shown(shell: Shell) -> None:
     """Brokers with address, version and settings."""
     (row,) = shell.json("cluster", "list")
@@ -335,11 +358,44 @@ def test_the_cluster_is_shown(shell: Shell) -> None:
 
 
 def test_send_takes_a_delay(shell: Shell, topic: str) -> None:
-    """One that a level has; others are refused, with the nearest."""
+    """Any, or a time; what waits for its time is counted and can be recalled."""
     (receipt,) = shell.lines("send", topic, "later", "--key", "k", "--delay", "2h")
     assert receipt["status"] == "SEND_OK"
     assert "sent 1 message" in shell.run("send", topic, "later", "--delay", "10")
-    assert "nearest: 10s (level 3) and 30s (level 4)" in shell.run(
-        "send", topic, "x", "--delay", "12s", code=2
-    )
+    (timer,) = shell.lines("send", topic, "x", "--delay", "1500m")
+    at = (datetime.now(UTC) + timedelta(hours=5)).isoformat()
+    assert "sent 1 message" in shell.run("send", topic, "x", "--deliver-at", at)
     assert "is no duration" in shell.run("send", topic, "x", "--delay", "soon", code=2)
+    assert "is no time" in shell.run("send", topic, "x", "--deliver-at", "soon", code=2)
+    assert "not both" in shell.run("send", topic, "x", "--deliver-at", at, "--delay", "1", code=2)
+    waiting = {row["topic"]: row["waiting"] for row in shell.json("message", "waiting")}
+    assert waiting[topic] == 2
+    assert topic in shell.run("message", "waiting")
+    assert "is recalled" in shell.run("message", "recall", topic, timer["handle"])
+    assert "is no handle" in shell.run("message", "recall", topic, "xyz", code=2)
+
+
+def test_a_broker_is_cleaned(shell: Shell, topic: str) -> None:
+    """Nothing has expired: nothing changes; an unknown broker is named."""
+    assert shell.run("cluster", "clean", "broker-a") == "broker broker-a cleaned\n"
+    assert shell.json("cluster", "clean", "broker-a") == {"broker": "broker-a", "cleaned": True}
+    assert shell.json("topic", "describe", topic)["messages"] == 4
+    assert "no broker nowhere is registered" in shell.run("cluster", "clean", "nowhere", code=2)
+
+
+def test_a_message_is_traced(shell: Shell, namesrv: str) -> None:
+    """What `trace=True` wrote is shown, as a table and as JSON; without any the command fails."""
+    assert "knows topic RMQ_SYS_TRACE_TOPIC" in shell.run("message", "trace", "ID", code=1)
+    shell.run("topic", "create", "Traces", "--queues", "1")
+    text = "\x01".join(
+        ["Pub", "1700000000000", "R", "pg", "orders", "ID1", "null", "null", "h:1", "7", "2", "0",
+         "", "true"]
+    ) + "\x02"  # fmt: skip
+    with inorder.Producer(namesrv) as producer:
+        producer.send("Traces", text.encode(), keys=["ID1"])
+    shown = shell.run("message", "trace", "ID1", "--trace-topic", "Traces")
+    assert re.search(r"sent +pg +ok +2 ms", shown)
+    (row,) = shell.json("message", "trace", "ID1", "--trace-topic", "Traces")
+    assert (row["kind"], row["group"], row["success"]) == ("Pub", "pg", True)
+    missing = shell.run("message", "trace", "ID2", "--trace-topic", "Traces", code=1)
+    assert "no client has traced message ID2" in missing

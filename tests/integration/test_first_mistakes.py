@@ -57,7 +57,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"key": ""}, "key= is empty"),
     ({"key": 1.5}, "whole number"),
     ({"properties": {"n": 5}}, "property 'n' has the value 5"),
-    ({"delay": 12}, r"nearest: 10s \(level 3\) and 30s \(level 4\)"),
+    ({"deliver_at": "noon"}, "is a str; give a datetime"),
     ({"delay_level": 99}, r"no delay level 99; the levels are 1 \(1s\) to 18 \(2h\)"),
     ({"delay": 10, "delay_level": 3}, "not both"),
 ]

@@ -315,7 +315,7 @@ def test_a_half_stored_batch_that_fails_is_told_that_nobody_knows() -> None:
             await send_all(sender, range(1))
             while rig.broker.store.housekeep(0):
                 pass
-            files.fail(Fault("write", 1, errno.ENOSPC))
+            files.fail(Fault("write", 0, errno.ENOSPC, place="commitlog/*"))
             mixed = await sender.send_batch([0, 1])
             assert mixed.code == 1
             assert "unknown" in (mixed.remark or "")
@@ -369,7 +369,7 @@ def test_a_duplicate_in_the_same_tick_shares_its_fate() -> None:
             while rig.broker.store.housekeep(0):
                 pass
             if fails:
-                files.fail(Fault("write", 1, errno.ENOSPC))
+                files.fail(Fault("write", 0, errno.ENOSPC, place="commitlog/*"))
             before = rig.broker.ticks.ticks
             first, _, again, state = await asyncio.gather(
                 sender.send(0), sender.hello(2), sender.send(0), sender.state()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from inorder.errors import KeyMapChanged, ProducerGap, ProducerStale, broker_error
 from inorder.wire.header import Command
-from tests.integration.brokerkit import Rig, running, send_fields
+from tests.integration.brokerkit import SMALL, Rig, running, send_fields
 from tests.integration.idempotentkit import Sender, batch, properties, stored_numbers
 from tests.kit.disk import FakeFiles
 
@@ -33,7 +36,7 @@ def test_hello_tells_what_the_broker_speaks() -> None:
 
     async def test(rig: Rig, sender: Sender) -> None:
         answer = await sender.hello(5)
-        assert answer.fields == {"inorder": "2", "highest": "5", "memory": "0"}
+        assert answer.fields == {"inorder": "2", "highest": "5", "memory": "0", "batches": "1"}
 
     run(test)
 
@@ -250,6 +253,73 @@ def test_a_named_resend_need_not_have_the_same_id() -> None:
         assert again.fields == first.fields
 
     run(test)
+
+
+def test_state_tells_where_messages_lie() -> None:
+    """From a number on, in runs; between them lie messages of others."""
+
+    async def test(rig: Rig, sender: Sender) -> None:
+        await sender.send(0)
+        await sender.send_batch([1, 2, 3])
+        await rig.send(b"of another")
+        await sender.send(4)
+        assert (await sender.state(since=1))["offsets"] == "1:3,5:1"
+        assert "offsets" not in await sender.state(since=5)
+
+    run(test)
+
+
+def test_where_messages_lie_is_told_when_they_are_safe() -> None:
+    """The answer is a receipt: under sync flush it comes after the sync."""
+
+    async def test(rig: Rig, sender: Sender) -> None:
+        store, gate = rig.broker.store, threading.Event()
+        real = store.sync
+
+        def sync() -> int:
+            gate.wait(30)
+            return real()
+
+        store.sync = sync  # type: ignore[method-assign]
+        try:
+            sending = asyncio.ensure_future(sender.send_batch([0, 1]))
+            while (await sender.state())["last"] != "1":  # noqa: ASYNC110 - the broker's state
+                await asyncio.sleep(0.005)
+            asking = asyncio.ensure_future(sender.state(since=0))
+            await asyncio.sleep(0.05)
+            assert not asking.done()
+            gate.set()
+            assert (await asking)["offsets"] == "0:2"
+            assert (await sending).code == 0
+        finally:
+            gate.set()
+
+    run(test, store=replace(SMALL, sync_flush=True))
+
+
+@pytest.mark.parametrize("size_max", [1000, 40])
+def test_a_refusal_of_a_batch_names_the_message(size_max: int) -> None:
+    """One that is too large by itself, or that no batch may hold; otherwise none is named."""
+
+    async def test(rig: Rig, sender: Sender) -> None:
+        bodies = [b"a", b"b" * 50, b"c"] if size_max < 50 else [b"a", b"b", b"c"]
+        delay = "" if size_max < 50 else "DELAY\x013\x02"
+        items = [
+            (body, ((delay if number == 1 else "") + properties(number)).encode())
+            for number, body in enumerate(bodies)
+        ]
+        body = b"".join(
+            struct.pack(">iiiii", 22 + len(one) + len(raw), 0, 0, 0, len(one)) + one
+            + struct.pack(">h", len(raw)) + raw
+            for one, raw in items
+        )  # fmt: skip
+        answer = await sender.ask(320, send_fields(m="true", i=""), body)
+        assert (answer.code, answer.fields["index"]) == (13, "1")
+        assert stored_numbers(rig) == []
+        many = await sender.send_batch(list(range(40)))
+        assert (many.code, many.fields.get("index")) == (13, None)
+
+    run(test, store=replace(SMALL, message_bytes_max=size_max))
 
 
 def test_state_tells_what_is_stored() -> None:

@@ -14,9 +14,10 @@ from inorder.client.keymaps import Maker
 from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig
-from inorder.errors import KeyMapConflict, TopicNotFound, UsageError
+from inorder.errors import KeyMapConflict, TopicNotFound, TopicNotRouted, UsageError
 from inorder.model import ReceivedMessage, SendReceipt, TopicConfig
 from inorder.ordering.keymap import KeyMap
+from inorder.wire.requests.routes import TopicRoute
 from tests.kit.simcluster import SimCluster
 from tests.kit.simloop import Node, SimLoop, run
 
@@ -201,6 +202,38 @@ def test_a_topic_with_messages_gets_its_first_map_in_order(seed: int) -> None:
         await closing((node, session))
 
     play(story, seed=seed)
+
+
+def test_keys_are_not_placed_by_the_template_while_a_broker_is_not_registered() -> None:
+    """It serves its topics a moment before they are in the routes; the send waits for them."""
+
+    async def story(cluster: SimCluster) -> None:
+        node, session = await cluster.client()
+        api = await node.run(session.broker_at(cluster.brokers[0].address))
+        await node.run(api.create_topic(TopicConfig(TOPIC, 9, 9)))
+        first = Producer(session)
+        homes = {one.queue for one in await node.run(send(first, 0, 1))}
+        other, newcomer = await cluster.client()
+        fetch, asked = newcomer._fetch, 0
+
+        async def fetch_late(topic: str) -> TopicRoute:
+            nonlocal asked
+            asked += topic == TOPIC
+            if topic == TOPIC and asked <= 4:
+                raise TopicNotRouted(f"no name server knows topic {topic}")
+            return await fetch(topic)
+
+        newcomer._fetch = fetch_late  # type: ignore[method-assign]
+        second = Producer(newcomer)
+        placed = await other.run(send(second, 1, 2))
+        assert asked > 4
+        assert {one.queue for one in placed} == homes
+        await handled_in_order(cluster, 2 * len(KEYS))
+        await node.run(first.close())
+        await other.run(second.close())
+        await closing((node, session), (other, newcomer))
+
+    play(story, brokers=1)
 
 
 def test_code_17_gives_no_map_to_a_topic_with_messages() -> None:

@@ -405,6 +405,24 @@ def test_a_delayed_message_follows_its_key(
     brokers: int, killed: bool, follows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was sent to a queue that its key has left; when due it goes to the new one, once (A7)."""
+    _check_followed(brokers, killed, follows, monkeypatch, {"delay_level": 2}, {"delay_level": 3})
+
+
+@pytest.mark.parametrize(("brokers", "killed"), [(1, False), (2, True)])
+def test_a_timer_follows_its_key(
+    brokers: int, killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message with a time goes to the queue that its key has then, once (A7)."""
+    _check_followed(brokers, killed, True, monkeypatch, {"delay": 5.003}, {"delay": 10.007})
+
+
+def _check_followed(
+    brokers: int,
+    killed: bool,
+    follows: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    *delays: dict[str, Any],
+) -> None:
     if not follows:
         monkeypatch.setattr(
             Placement, "home", lambda self, _topic, queue, _: (self._broker.config.name, queue)
@@ -415,10 +433,10 @@ def test_a_delayed_message_follows_its_key(
         producer = town.producer
         assert producer is not None
         for key in KEYS:
-            await producer.send(TOPIC, b"1", key=key, delay_level=2)
+            await producer.send(TOPIC, b"1", key=key, **delays[0])
         await town.admin.topics.resize(TOPIC, queues=5)
         for key in KEYS:
-            await producer.send(TOPIC, b"2", key=key, delay_level=3)
+            await producer.send(TOPIC, b"2", key=key, **delays[1])
         for delay in (5.02, 0.05, 10) if killed else (16,):
             await asyncio.sleep(delay)
             for one in town.cluster.brokers if killed else ():
@@ -429,6 +447,37 @@ def test_a_delayed_message_follows_its_key(
         found = [stored for number in range(brokers) for stored in _stored(town, number)]
         wanted = [(*newest.queue(key), key, body) for key in KEYS for body in (b"1", b"2")]
         assert (sorted(found) == sorted(wanted)) is follows
+
+    play(story, queues=6 // brokers, brokers=brokers)
+
+
+@pytest.mark.parametrize(("brokers", "killed"), [(1, False), (2, False), (2, True)])
+def test_a_transaction_joins_its_key_where_it_is_when_it_is_committed(
+    brokers: int, killed: bool
+) -> None:
+    """Its half was sent under an older map, to a queue or a broker that its key has left (A7)."""
+
+    async def story(town: Town) -> None:
+        await town.send(1)
+        producer = town.producer
+        assert producer is not None
+        begun = [producer.transaction(TOPIC, b"t", key=key) for key in KEYS]
+        for one in begun:
+            await one.begin()
+        await town.admin.topics.resize(TOPIC, queues=5)
+        for one in town.cluster.brokers if killed else ():
+            one.kill()
+            await one.start()
+        for one in begun:
+            await one.commit()
+        for key in KEYS:
+            await producer.send(TOPIC, b"2", key=key)
+        await asyncio.sleep(8)
+        newest = KeyMap.decode(town.broker(0).resizing.versions(TOPIC).map)
+        found = [stored for number in range(brokers) for stored in _stored(town, number)]
+        wanted = [(*newest.queue(key), key, body) for key in KEYS for body in (b"t", b"2")]
+        assert sorted(found) == sorted(wanted)
+        assert not any(len(town.broker(number).transactions) for number in range(brokers))
 
     play(story, queues=6 // brokers, brokers=brokers)
 

@@ -19,6 +19,7 @@ PER_CLIENT = (
     "test_rocketmq_scenarios",
     "test_rocketmq_tls",
     "test_mqadmin",
+    "test_requests_with_java",
 )
 
 # `make interop` gives whole files to its workers, in this order: what takes longest comes first,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -98,10 +99,15 @@ class Client:
         mode: str = "concurrent",
         refuse: str = "",
         tries: int | None = None,
+        sql: str = "",
+        replies: bool = False,
     ) -> None:
         """Start a push consumer; what it gets is read with `got_numbers`."""
         options = {"refuse": refuse} if refuse else {}
+        options |= {"reply": "1"} if replies else {}
         options |= {} if tries is None else {"tries": str(tries)}
+        if sql:
+            options["sql"] = base64.urlsafe_b64encode(sql.encode()).decode()
         words = options | {"name": name, "group": group, "topic": topic, "tags": tags, "mode": mode}
         with _starts:
             self.driver.do("push", **words)  # type: ignore[arg-type]

@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+import inorder
 from bench.systems import Ours
 from tests.interop.stock import KINDS, QUEUES, Client, running
 
@@ -28,7 +30,11 @@ Admin = Callable[..., str]
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """Run a broker and a Java client, which has sent and read something."""
     kind = next(kind for kind in KINDS if kind.name == "java-5.3.3-json")
-    with Ours() as server, running(kind, server, tmp_path_factory.mktemp("mqadmin")) as client:
+    settings = {"traceTopicEnable": "true"}
+    with (
+        Ours(settings=settings) as server,
+        running(kind, server, tmp_path_factory.mktemp("mqadmin")) as client,
+    ):
         topic = client.topic("orders")
         client.produce(topic, MESSAGES)
         client.push("reader", topic, group=GROUP)
@@ -114,3 +120,58 @@ def test_messages_are_found_by_key_id_unique_key_and_offset(client: Client, admi
         assert re.search(r"Keys: +\[key-7\]", text), words
         assert re.search(r"Queue ID: +3\n", text), words
         assert re.search(r"Queue Offset: +1\n", text), words
+
+
+def test_stats_all_shows_what_came_in_and_went_out(client: Client, admin: Admin) -> None:
+    """Messages of the last day of a topic, in and out, by group (315)."""
+    topic = client.name("orders")
+    (row,) = [words for words in rows(admin("statsAll", "-t", topic)) if words[0] == topic]
+    assert row[1] == GROUP
+    assert [int(row[-2]), int(row[-1])] == [MESSAGES, MESSAGES]
+
+
+def test_broker_consume_stats_shows_every_group(client: Client, admin: Admin) -> None:
+    """Topic, group, broker, queue, ends and lag of each queue with progress (317)."""
+    topic, address = client.name("orders"), f"127.0.0.1:{client.server.address[1]}"
+    shown = [w for w in rows(admin("brokerConsumeStats", "-b", address)) if w[0] == topic]
+    end = str(MESSAGES // QUEUES)
+    assert sorted(words[1:7] for words in shown) == [
+        [GROUP, BROKER, str(queue), end, end, "0"] for queue in range(QUEUES)
+    ]
+
+
+def test_query_cq_shows_the_entries_of_a_queue(client: Client, admin: Admin) -> None:
+    """Where the messages of a queue lie in the log (321)."""
+    address = f"127.0.0.1:{client.server.address[1]}"
+    words = ("-t", client.name("orders"), "-q", "1", "-i", "3", "-c", "2", "-b", address)
+    text = admin("queryCq", *words)
+    assert "Queue data:" in text, text
+    assert len(re.findall(r"physicOffset", text)) == 2
+    assert f"max: {MESSAGES // QUEUES}" in text or str(MESSAGES // QUEUES) in text
+
+
+def test_cleaning_changes_nothing_that_is_needed(client: Client, admin: Admin) -> None:
+    """Nothing has expired: all three verbs succeed and every message stays (306, 316, 329)."""
+    address = f"127.0.0.1:{client.server.address[1]}"
+    before = client.stored(client.name("orders"))
+    for verb in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+        assert "success" in admin(verb, "-b", address), verb
+    assert client.stored(client.name("orders")) == before
+
+
+def test_traces_of_our_clients_are_shown(client: Client, admin: Admin) -> None:
+    """queryMsgTraceById finds the send and the handler of a message by its id."""
+    namesrv, topic = f"127.0.0.1:{client.server.namesrv[1]}", client.topic("traced")
+    consumer = inorder.Consumer(namesrv, group="traced_readers", consume_from="first", trace=True)
+    done = threading.Event()
+
+    @consumer.on(topic, order="queue")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        done.set()
+
+    with consumer, inorder.Producer(namesrv, group="traced_senders", trace=True) as producer:
+        receipt = producer.send(topic, b"x", keys=["traced-1"])
+        assert done.wait(30)
+    text = admin("queryMsgTraceById", "-i", receipt.message_id)
+    assert re.search(r"Pub +traced_senders .*success", text), text
+    assert re.search(r"Sub +traced_readers .*success", text), text

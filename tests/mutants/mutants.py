@@ -1,6 +1,6 @@
 """The planted bugs: one rule of the contract each, switched off in the real code.
 
-`rule` names the promises and schedules (P1..P9, A1..A16) that the rule belongs to. `caught_by` says
+`rule` names the promises and schedules (P1..P9, A1..A18) that the rule belongs to. `caught_by` says
 what must find it: `sim`, the simulation of the contract; tests one by one (`tests/…::test_name`),
 each of which must fail; files of tests, of which one must have a test that fails.
 """
@@ -21,7 +21,15 @@ _PARKING = "inorder.broker.parking.rules"
 _RESIZING = "inorder.broker.resizing.rules"
 _REWINDING = "tests/integration/test_rewinding.py"
 _STORIES = "tests/integration/test_rewinding_stories.py"
+_TRANSACTIONS = "inorder.broker.transactions"
+_IN_TRANSACTIONS = "tests/integration/test_broker_transactions.py::"
 _NUMBERING = "inorder.broker.producers.service"
+_SENDING = "inorder.broker.sends.service"
+_PULLING = "inorder.broker.pulls.service"
+_NATIVE = "inorder.native"
+
+_QUEUES = "inorder.client.send.queues"
+_IN_BATCHES = "tests/unit/client/send/test_automatic_batches.py::"
 
 SIM = "sim"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
@@ -30,9 +38,12 @@ _IN_FLAPPING = "tests/integration/test_flapping_broker.py::"
 _IN_DAMAGE = "tests/integration/test_damaged_queues.py::"
 _IN_CONSUMERS = "tests/integration/test_consumer_leases.py::"
 _IN_SENDS = "tests/integration/test_idempotent_sends.py::"
+_OF_TWINS = "tests/property/test_hot_path_twins.py::"
+_IN_TIMERS = "tests/integration/test_broker_timers.py::"
 _IN_RESIZING = "tests/integration/test_resizing.py::"
 _IN_MOVES = "tests/integration/test_consumer_moves.py::"
 _IN_ORDERED = "tests/integration/test_consumer_ordered.py::"
+_IN_REQUESTS = "tests/integration/test_request_reply.py::"
 _OF_RUNS = "tests/unit/client/consume/test_keyed_runner.py::"
 _OF_A_POWER_CUT = f"{_IN_LEASES}test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow"
 _OF_A_FORGOTTEN_OWNER = (
@@ -71,6 +82,118 @@ class Mutant:
 
 
 MUTANTS = [
+    # The compiled hot path: the module itself, and those who call it.
+    Mutant(
+        "run-takes-any-connection", "P1",
+        "a numbered message of a run is stored over a connection that its producer has left",
+        _NATIVE,
+        "            if producer.connection is not connection or producer.named",
+        "            if producer.named",
+        f"{_OF_TWINS}test_a_producer_that_moved_to_another_connection_is_refused_on_the_first",
+    ),
+    Mutant(
+        "run-takes-any-number", "P1", "a numbered message of a run is stored before its turn",
+        _NATIVE,
+        "        return marks.number == place.number + 1\n",
+        "        return marks.number >= place.number\n",
+        f"{_OF_TWINS}test_both_ways_leave_and_answer_the_same",
+    ),
+    Mutant(
+        "run-stores-what-it-does-not-know", "P1",
+        "a message with a property that has a meaning elsewhere is stored as a plain one",
+        _NATIVE,
+        "            is_word(at, name_size, b\"WAIT\", 4) or is_word(",
+        "            name_size > 3 or is_word(",
+        f"{_OF_TWINS}test_what_is_not_known_to_be_plain_is_left_alone",
+    ),
+    Mutant(
+        "pull-looks-at-one-record", "P4",
+        "a compiled answer trusts all entries but the first to lead to their messages",
+        _NATIVE,
+        "or at > limit - size or not is_record(\n",
+        "or at > limit - size or count == 0 and not is_record(\n",
+        f"{_OF_TWINS}test_an_answer_ends_before_an_entry_that_leads_elsewhere",
+    ),
+    Mutant(
+        "run-outlives-its-map", "P9",
+        "sends go on to a queue by an older key map, in the same run or later",
+        _SENDING,
+        "        if self._plain is not None:\n            self._plain.forget()\n",
+        "",
+        "tests/integration/test_idempotent_sends.py::"
+        "test_an_older_map_version_is_refused_but_a_duplicate_is_not",
+    ),
+    Mutant(
+        "one-reply-a-piece", "P1",
+        "a run that was not written refuses only the first of its sends",
+        "inorder.broker.ticks",
+        "            for frame in FrameDecoder().receive_data(piece):\n",
+        "            for frame in FrameDecoder().receive_data(piece)[:1]:\n",
+        "tests/unit/broker/test_ticks.py::test_each_request_is_refused "
+        "tests/unit/broker/test_ticks.py::test_each_request_hears_that_its_sync_is_late",
+    ),
+    Mutant(
+        "run-is-not-indexed", "P1", "messages of a run are not found by their keys",
+        "inorder.broker.sends.packing",
+        "        self._note_rows(NotedRows(hashes, position, now_ms, positions, count))\n",
+        "",
+        f"{_OF_TWINS}test_a_large_read_fills_several_files_of_the_log",
+    ),
+    Mutant(
+        "rows-are-ahead", "P1",
+        "the keys of a run count as indexed before they are, and a kill loses them",
+        "inorder.store.keyindex",
+        "        self._added = first.position if isinstance(first, NotedRows) else first[2]\n",
+        "        self._added = first[2]\n",
+        "tests/property/test_index_twins.py::test_what_waits_tells_up_to_where_keys_are_added",
+    ),
+    Mutant(
+        "run-has-no-time", "P1", "a checkpoint names an older store time than the log has",
+        "inorder.store.commitlog",
+        "        self._used = used\n        self._last_at = last_at\n\n",
+        "        self._used = used\n\n",
+        f"{_OF_TWINS}test_a_log_remembers_the_time_of_the_last_record_of_a_run",
+    ),
+    Mutant(
+        "pull-skips-a-reset", "P4",
+        "a compiled answer goes past a reset that waits for a pull",
+        _PULLING,
+        "            or self._broker.offsets.has_resets\n",
+        "",
+        f"{_OF_TWINS}test_rules_of_pulls_are_asked_before_the_compiled_module",
+    ),
+    Mutant(
+        "pull-passes-a-resize", "P9",
+        "a compiled answer goes past the place where a resize holds the group",
+        _PULLING,
+        "            or checked.resized\n            or connection.closed\n",
+        "            or connection.closed\n",
+        f"{_OF_TWINS}test_rules_of_pulls_are_asked_before_the_compiled_module "
+        "tests/integration/test_resizing.py",
+    ),
+    # SQL92 filters.
+    Mutant(
+        "filtered-read-skips", "P4", "a pull whose time for filtering is up skips what it left",
+        "inorder.store.reader",
+        "        result.next_offset = offset + done\n",
+        "        result.next_offset = offset + found\n",
+        "tests/unit/store/test_filtered_reading.py::test_a_call_ends_when_its_time_is_used_up",
+    ),
+    Mutant(
+        "unknown-is-false", "P4", "NOT makes a comparison with a missing property true",
+        "inorder.filters.compiled",
+        "        return None if found is None else not found\n",
+        "        return not found\n",
+        "tests/unit/filters/test_filter_values.py::test_truth_has_three_values",
+    ),
+    Mutant(
+        "older-filter-replaces", "P4", "a member that is behind brings back its old filter",
+        "inorder.broker.filters.rules",
+        "            if version < record.version:\n",
+        "            if version < 0:\n",
+        "tests/unit/broker/filters/test_filter_table.py::"
+        "test_a_heartbeat_registers_filters_by_their_version",
+    ),
     # Damaged files.
     Mutant(
         "ends-are-not-noted", "P7, A14", "a queue that lost its files begins again at 0",
@@ -961,6 +1084,86 @@ MUTANTS = [
         "tests/integration/test_broker_delays.py::"
         "test_what_waits_survives_a_restart_and_comes_once",
     ),
+    # Transactions.
+    Mutant(
+        "lost-records-are-not-looked-for", "P1",
+        "a start believes the records of ended halves alone; the last ones may be lost",
+        _TRANSACTIONS + ".storage",
+        "        ends = list(_read_log(store, max(first, ended_before)))\n",
+        "",
+        f"{_IN_TRANSACTIONS}test_a_commit_whose_record_is_lost_is_found_in_the_log",
+    ),
+    Mutant(
+        "older-half-is-not-known", "P1",
+        "a half that is put back does not name the first one: both are committed",
+        _TRANSACTIONS + ".records",
+        "    kept = _marked(without(record.properties, (*_SEND_PROPERTIES, _CHECKS)), half)\n",
+        "    kept = without(record.properties, (*_SEND_PROPERTIES, _CHECKS))\n",
+        "tests/unit/broker/transactions/test_transaction_records.py::"
+        "test_every_copy_names_the_first_half_and_no_send",
+    ),
+    Mutant(
+        "two-ends-at-once", "P1",
+        "a second commit that comes before the first one is stored is stored, too",
+        _TRANSACTIONS + ".service",
+        "        if isinstance(ending, _Ending):\n",
+        "        if False:\n",
+        f"{_IN_TRANSACTIONS}test_an_end_that_comes_again_has_its_effect_once",
+    ),
+    Mutant(
+        "ended-before-too-much", "P1",
+        "a record of ended halves covers a commit that is not in it",
+        _TRANSACTIONS + ".service",
+        "            ended_before = min(ended_before, ending.position)\n",
+        "            pass\n",
+        "tests/integration/test_broker_transactions.py::"
+        "test_a_record_of_ended_halves_covers_no_end_that_is_being_stored",
+    ),
+    Mutant(
+        "commit-by-an-older-map", "P9, A7",
+        "a committed message goes to the queue that its key has left",
+        _TRANSACTIONS + ".service",
+        "            name, queue_id = broker.resizing.placement.home(*home, record.properties)\n",
+        "            name, queue_id = broker.config.name, home[1]\n",
+        f"{_IN_RESIZING}test_a_transaction_joins_its_key_where_it_is_when_it_is_committed",
+    ),
+    # Timers.
+    Mutant(
+        "timer-comes-twice", "P1, A7",
+        "a start delivers timers that were delivered before a kill",
+        "inorder.broker.timers.storage",
+        "            or not table.was_delivered(offset, entry[2])\n",
+        "",
+        f"{_IN_TIMERS}test_what_waits_survives_a_restart_and_comes_once",
+    ),
+    Mutant(
+        "timer-comes-early", "A7", "a timer comes a tenth of a second before its time",
+        "inorder.broker.timers.rules",
+        "        last = code_of(now_ms)\n",
+        "        last = code_of(now_ms + 100)\n",
+        "tests/unit/broker/timers/test_timer_rules.py::test_none_is_taken_before_its_millisecond",
+    ),
+    Mutant(
+        "timer-forgets-its-recall", "A7", "a restart forgets a recall, and the message comes",
+        "inorder.broker.timers.rules",
+        "        self.recalled = dict(saved.recalled)\n",
+        "",
+        "tests/property/test_timer_model.py tests/unit/broker/timers/test_timer_rules.py",
+    ),
+    Mutant(
+        "timer-behind-the-horizon", "A7", "a timer that arrives while a part is read is lost",
+        "inorder.broker.timers.rules",
+        "        elif point < self._reach:\n",
+        "        elif point < self.horizon:\n",
+        "tests/property/test_timer_model.py tests/unit/broker/timers/test_timer_rules.py",
+    ),
+    Mutant(
+        "timer-stays-behind", "P9, A7", "a timer goes to the queue that its key has left",
+        "inorder.broker.timers.service",
+        "self._broker.resizing.placement.home(*home, record.properties)",
+        "(self._broker.config.name, home[1])",
+        f"{_IN_RESIZING}test_a_timer_follows_its_key",
+    ),
     # Sending.
     Mutant(
         "version-before-duplicate", "A4", "a retry over a map change is refused and stored twice",
@@ -1006,6 +1209,88 @@ MUTANTS = [
         "    done = sum(number <= known for number, _ in numbers)\n",
         "    done = 0\n",
         "tests/unit/ordering/test_sequence.py",
+    ),
+    # Messages of single calls that share a request.
+    Mutant(
+        "batches-without-the-capability", "P1, A18",
+        "a broker that does not name what it refuses gets requests of several calls",
+        _QUEUES,
+        "        self.batching = idempotent and batches and not self.named\n",
+        "        self.batching = idempotent and not self.named\n",
+        f"{_IN_BATCHES}test_a_broker_without_the_capability_gets_them_one_by_one",
+    ),
+    Mutant(
+        "neighbours-go-together-again", "A18",
+        "after a refusal that names no message the same request goes again",
+        "inorder.client.send.sender",
+        "            send.joins = named\n",
+        "",
+        f"{_IN_BATCHES}test_a_refusal_of_all_fails_each",
+    ),
+    Mutant(
+        "neighbours-share-the-refusal", "A18", "a refusal for one message drops the whole request",
+        "inorder.client.send.sender",
+        "            queue.refuse(send, final=named and at == index)\n"
+        "        if named:\n"
+        "            self.router.failed(sends[index], error)\n",
+        "            queue.refuse(send, final=True)\n"
+        "            self.router.failed(send, error)\n"
+        "        if named:\n"
+        "            pass\n",
+        _IN_BATCHES.removesuffix("::"),
+    ),
+    Mutant(
+        "stored-is-sent-again", "P1, A18", "what the broker says it has goes out once more",
+        _QUEUES,
+        "            elif stored and _place(one, since, offsets) >= 0:\n",
+        "            elif stored and _place(one, since, offsets) >= 1 << 62:\n",
+        f"{_IN_BATCHES}test_what_is_stored_is_not_sent_again_after_a_lost_answer",
+    ),
+    Mutant(
+        "unknown-counts-as-not-stored", "P1, A18",
+        "after an unknown answer all messages of the request go again under new numbers",
+        "inorder.client.send.sender",
+        "                queue.outcome_unknown(send)\n            queue.ready",
+        "                queue.refuse(send, final=False)\n            queue.ready",
+        _IN_BATCHES.removesuffix("::"),
+    ),
+    Mutant(
+        "chosen-shares-with-the-map", "A13, A18",
+        "messages whose callers chose the queue travel under a key map's version",
+        _QUEUES,
+        "                if placed and send.placed:\n",
+        "                if placed and send.placed is None:\n",
+        f"{_IN_BATCHES}test_by_map_and_chosen_by_the_caller_never_share",
+    ),
+    Mutant(
+        "one-sysflag-for-all", "A18", "a compressed body travels under the flags of a plain one",
+        _QUEUES,
+        "if not send.joins or part.sys_flag != sys_flag or left < 0",
+        "if not send.joins or left < 0",
+        f"{_IN_BATCHES}test_a_request_has_one_sysflag_and_nothing_delayed",
+    ),
+    Mutant(
+        "more-in-flight-than-remembered", "P1, A18", "requests of many messages exceed the window",
+        _QUEUES,
+        "        most = min(REQUEST_MESSAGES_MAX, WINDOW_MAX - self.messages + 1)\n",
+        "        most = REQUEST_MESSAGES_MAX\n",
+        f"{_IN_BATCHES}"
+        "test_full_requests_do_not_wait_and_1024_messages_are_in_flight_at_most",
+    ),
+    Mutant(
+        "places-told-before-the-sync", "P1, A1, A18",
+        "the answer that stands for receipts comes before its messages are safe",
+        "inorder.broker.producers.handlers",
+        "            return None\n",
+        "            return answer\n",
+        f"{_IN_SENDS}test_where_messages_lie_is_told_when_they_are_safe",
+    ),
+    Mutant(
+        "another-message-is-named", "A18", "a broker names the first message for any refusal",
+        "inorder.broker.sends.rules",
+        "of the batch: {error.remark}\", index=index)\n",
+        "of the batch: {error.remark}\", index=0)\n",
+        _IN_SENDS.removesuffix("::"),
     ),
     # Name servers that differ, maps that are made, names that are taken.
     Mutant(
@@ -1231,6 +1516,74 @@ MUTANTS = [
         '            log.info("stdin is closed, stopping")\n            self._stopping.set()\n',
         '            log.info("stdin is closed, stopping")\n',
         "tests/unit/cli/test_cli_running.py::test_a_supervised_server_stops_with_its_lifeline",
+    ),
+    Mutant(
+        "a-list-without-the-asker", "P6",
+        "a client that comes back sees a list without itself and gives up its queues",
+        "inorder.broker.groups.rules",
+        "            and now_ms >= self.lost_until_ms\n",
+        "",
+        "tests/integration/test_member_list.py::"
+        "test_a_tool_sees_the_members_but_a_client_never_misses_itself",
+    ),
+    # What operators ask for.
+    Mutant(
+        "unused-topics-lose-messages", "P1",
+        "cleaning deletes the queues of a topic that the next start would take up again",
+        "inorder.broker.cleaning.service",
+        "        if any(queue.min_offset < queue.next_offset for queue in "
+        "broker.store.queues_of(topic)):\n",
+        "        if not topic:\n",
+        "tests/unit/broker/cleaning/test_cleaning_handlers.py::"
+        "test_queues_of_unknown_topics_go_unless_they_hold_messages",
+    ),
+    Mutant(
+        "recovery-begins-before-the-log", "P1",
+        "a broker does not start again after retention took what the key index lacks",
+        "inorder.store.recovery",
+        "        index_from = max(slot.index, self._log.min_position)\n",
+        "        index_from = slot.index\n",
+        "tests/integration/test_cleaning_on_request.py::"
+        "test_a_kill_right_after_loses_no_end",
+    ),
+    # Request and reply.
+    Mutant(
+        "reply-is-not-waited-for", "P3", "a message is done before its reply is sent",
+        "inorder.client.consume.workers",
+        "                    await self._answer(batch, value)\n",
+        "                    asyncio.get_running_loop().create_task(self._answer(batch, value))\n",
+        f"{_IN_REQUESTS}test_a_reply_is_sent_before_its_message_is_done",
+    ),
+    Mutant(
+        "last-reply-counts", "P1", "a second reply replaces the first one, or raises",
+        "inorder.client.send.requests",
+        "        if request is None or request.done():\n",
+        "        if request is None:\n",
+        "tests/unit/client/send/test_waiting_requests.py::test_a_caller_that_went_away_is_forgotten",
+    ),
+    Mutant(
+        "oldest-connection-gets-the-reply", "P1", "a reply goes to a connection that is dead",
+        "inorder.broker.groups.rules",
+        "        newest = next(reversed(self._asking.get(client_id, {})), None)\n",
+        "        newest = next(iter(self._asking.get(client_id, {})), None)\n",
+        "tests/integration/test_broker_replies.py::"
+        "test_the_newest_connection_of_a_client_gets_the_reply",
+    ),
+    Mutant(
+        "requester-is-not-introduced", "P1", "a broker learns of a requester after its request",
+        "inorder.client.session",
+        "                connection.notify(Command.request(RequestCode.HEART_BEAT, {}, body, "
+        "oneway=True))\n",
+        "                pass\n",
+        f"{_IN_REQUESTS}test_a_broker_knows_the_requester_before_it_stores_the_request",
+    ),
+    Mutant(
+        "reply-to-any-topic", "P1", "a reply is a send without the checks of a send",
+        "inorder.broker.replies.rules",
+        "    if request.topic != topic:\n",
+        "    if not request.topic:\n",
+        "tests/unit/broker/replies/test_reply_rules.py::"
+        "test_only_plain_messages_to_the_reply_topic_are_replies",
     ),
 ]  # fmt: skip
 

@@ -2,23 +2,29 @@
 
 `INORDER_MUTANT=name` (or `plant(name)`) before the first import of `inorder`. A place that is not
 there exactly once is an error: whoever changes the code changes the list of mutants with it. As a
-plugin of pytest: `python -m pytest -p tests.mutants.planting ...`.
+plugin of pytest: `python -m pytest -p tests.mutants.planting ...`. The compiled module is compiled
+anew, into a directory of its own.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from tests.mutants.mutants import BY_NAME, Mutant
+from tools.compile_native import compile_native
 
 SOURCE = Path(__file__).parents[2] / "src"
+NATIVE = "inorder.native"
 
 
 class NotPlanted(Exception):
@@ -28,6 +34,8 @@ class NotPlanted(Exception):
 def path_of(module: str) -> Path:
     """Return where the text of a module is."""
     path = SOURCE / Path(*module.split("."))
+    if module == NATIVE:
+        return path.with_suffix(".pyx")
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
@@ -38,6 +46,15 @@ def mutated(mutant: Mutant) -> str:
     if count != 1:
         raise NotPlanted(f"{mutant.name}: its text is {count} times in {mutant.module}")
     return text.replace(mutant.before, mutant.after)
+
+
+def compiled(text: str) -> Path:
+    """Compile a text of the compiled module; return the file, which goes with this process."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source = folder / "native.pyx"
+    source.write_text(text)
+    return compile_native(source, folder, "-O1")
 
 
 class Planter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -53,6 +70,8 @@ class Planter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Answer for that module alone."""
         if name != self._mutant.module:
             return None
+        if name == NATIVE:
+            return importlib.util.spec_from_file_location(name, compiled(self._text))
         return importlib.util.spec_from_loader(name, self, origin=str(path_of(name)))
 
     def exec_module(self, module: ModuleType) -> None:

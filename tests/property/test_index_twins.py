@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.accelerated import native, reason
-from inorder.store import keyindex
+from inorder.store import indexfile, keyindex
 from inorder.store.keyindex import KeyIndex, NotedRows, hashes_of, prefix_hash
 from inorder.store.layout import Layout
 from tests.kit.disk import FakeFiles
@@ -138,7 +138,7 @@ def noted_rows(
         found = hashes_of(topic, properties(position + number, words, unique))
         hashes.extend(found)
         places.extend([position + 100 * number] * len(found))
-    return NotedRows(topic, hashes.tobytes(), position, time_ms, places.tobytes(), len(records))
+    return NotedRows(hashes.tobytes(), position, time_ms, places.tobytes(), len(records))
 
 
 def built_of_batches(
@@ -215,4 +215,63 @@ def test_batches_that_wait_are_counted_by_their_records() -> None:
     assert (index.settled_count, index.added_position) == (1, 5000)
     index.build(1, 1_700_000_000_000)
     assert (index.settled_count, index.added_position) == (0, 5100)
+    index.close()
+
+
+@needs_compiled
+@settings(max_examples=40, deadline=None)
+@given(batches=st.lists(RECORDS, min_size=1, max_size=4), singles=st.booleans())
+def test_an_index_built_a_portion_at_a_time_is_the_same(
+    batches: list[list[tuple[str, list[str], bool]]], singles: bool
+) -> None:
+    """It is late after each portion; the array of slots is made part by part."""
+    contents = []
+    for late in (None, lambda: True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(keyindex, "COMPILED_ROWS_MIN", 5)
+            patch.setattr(keyindex, "BATCH_RECORDS", 7)
+            patch.setattr(indexfile, "PART_SLOTS", 6)
+            patch.setattr(indexfile, "FROZEN_STEP", 3)
+            files = FakeFiles()
+            index = KeyIndex(
+                files, Layout(Path("/store")), slots=SLOTS, entries=ENTRIES, enabled=True
+            )
+            position = number = 0
+            for batch in batches:
+                if singles:
+                    for topic, words, unique in batch:
+                        number += 1
+                        index.note(topic, properties(number, words, unique), position, 9_000)
+                        position += 100
+                else:
+                    rows = [(words, unique) for _, words, unique in batch]
+                    index.note_rows(noted_rows("T", rows, position, 9_000))
+                    position += 100 * len(batch)
+                index.settle(position)
+                steps = 0
+                while index.settled_count:
+                    index.build(1 << 30, 1_700_000_000_000, late)
+                    index.write(1_700_000_000_000, regions_max=9, late=late)
+                    steps += 1
+                    assert steps < 2000
+            index.write_all(1_700_000_000_000)
+            contents.append([files.read(file.path) for file in index.files])
+            index.close()
+    assert contents[0] == contents[1]
+
+
+def test_what_waits_tells_up_to_where_keys_are_added() -> None:
+    """Recovery begins there, whether rows or single records wait first."""
+    index = KeyIndex(
+        FakeFiles(), Layout(Path("/store")), slots=SLOTS, entries=ENTRIES, enabled=True
+    )
+    index.note_rows(noted_rows("T", [(["a"], True)] * 3, 0, 1_700_000_000_000))
+    index.note("T", properties(1, ["b"], True), 300, 1_700_000_000_000)
+    index.note_rows(noted_rows("T", [(["c"], True)], 400, 1_700_000_000_000))
+    index.settle(500)
+    found = []
+    for records in (3, 1, 1):
+        index.build(records, 1_700_000_000_000)
+        found.append(index.added_position)
+    assert found == [300, 400, 500]
     index.close()

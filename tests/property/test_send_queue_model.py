@@ -28,7 +28,8 @@ class Call(Send):
 
     def __init__(self, first: int, count: int, number: int, *, bad: bool) -> None:
         sequences = tuple(range(number, number + count)) if number >= 0 else ()
-        part = Outgoing(("",) * count, b"", b"", 0, sequences=sequences)
+        items = None if count == 1 else ()  # those of send_batch
+        part = Outgoing(("",) * count, b"", b"", 0, items=items, sequences=sequences)
         super().__init__("t", None, part, None, 0, Future())
         self.ids = list(range(first, first + count))
         self.bad = bad
@@ -314,6 +315,156 @@ class NamedSendQueueModel(SendQueueModel):
     named = True
 
 
+@dataclass
+class JoinedRequest:
+    """Messages of single calls on their way in one request."""
+
+    pid: int
+    calls: list[Call]
+    number: int
+
+
+@dataclass
+class JoinedWire:
+    """One connection of them, each direction in order."""
+
+    incarnation: int
+    requests: deque[JoinedRequest] = field(default_factory=deque)
+    answers: deque[tuple[list[Call], str, int]] = field(default_factory=deque)
+
+
+class JoinedSendQueueModel(SendQueueModel):
+    """Messages of single calls that share requests (A18): each has an outcome of its own."""
+
+    names_bad = True
+    """The broker says which message of a request it refuses."""
+
+    @rule(names=st.booleans())
+    def name_what_is_refused(self, names: bool) -> None:
+        self.names_bad = names
+
+    @rule(bad=st.integers(0, 9), alone=st.integers(0, 9), patient=st.booleans())
+    def call_joining(self, bad: int, alone: int, patient: bool) -> None:
+        call = Call(self.next_id, 1, -1, bad=bad == 0)
+        call.joins, call.patient = alone > 0, patient
+        self.next_id += 1
+        self.calls.append(call)
+        self.queue.add(call)
+
+    @rule()
+    def write(self) -> None:
+        if self.wire is None:
+            return
+        self.queue.batching = True
+        while not (self.queue.requests and self.queue.gathers()):
+            calls = cast("list[Call]", self.queue.take())
+            if not calls:
+                return
+            assert len(calls) == 1 or all(call.joins for call in calls)
+            assert self.queue.messages <= 1024
+            self.wire.requests.append(JoinedRequest(self.pid, calls, calls[0].sequence))
+
+    @rule()
+    def connect(self) -> None:
+        super().connect()
+        if isinstance(self.wire, Wire):
+            self.wire = JoinedWire(self.wire.incarnation)
+
+    def arrive_joined(self, request: JoinedRequest, incarnation: int) -> tuple[str, int]:
+        broker, pid = self.broker, request.pid
+        ids = [id_ for call in request.calls for id_ in call.ids]
+        numbers = range(request.number, request.number + len(ids))
+        if incarnation < broker.highest:
+            return "stale", 0
+        verdict, done = judge_batch(broker.last(pid), [(number, None) for number in numbers])
+        known = broker.numbers(pid)
+        for number, id_ in zip(numbers[:done], ids, strict=False):
+            if known.get(number) != id_:
+                return "mismatch", 0
+        if verdict is Verdict.UNKNOWN:
+            return "unknown", 0
+        if verdict is Verdict.GAP:
+            return "gap", expected(broker.last(pid), named=False) - 1
+        bad = [at for at, call in enumerate(request.calls) if call.bad]
+        if verdict is Verdict.NEXT and bad and not done:
+            return "bad", bad[0] if self.names_bad else -1
+        if verdict is Verdict.NEXT and broker.busy:
+            return "busy", 0
+        # A batch that is stored in part is answered like one whose outcome is unknown.
+        end = (done + len(ids) + 1) // 2 if broker.vague and len(ids) > 1 else len(ids)
+        broker.log += [(pid, number, id_) for number, id_ in zip(numbers, ids, strict=True)][
+            done:end
+        ]
+        return ("vague" if broker.vague else "stored"), 0
+
+    @rule(which=st.integers(0, 5))
+    def arrive(self, which: int) -> None:
+        wires = [wire for wire in (self.wire, *self.old) if wire is not None and wire.requests]
+        if not wires:
+            return
+        wire = cast("JoinedWire", wires[which % len(wires)])
+        request = wire.requests.popleft()
+        answer, detail = self.arrive_joined(request, wire.incarnation)
+        if wire is self.wire:
+            assert answer != "stale"
+            wire.answers.append((request.calls, answer, detail))
+
+    @precondition(lambda self: self.wire is not None and self.wire.answers)
+    @rule()
+    def hear(self) -> None:
+        wire, queue = cast("JoinedWire", self.wire), self.queue
+        calls, answer, detail = wire.answers.popleft()
+        if len(calls) == 1:
+            self.wire = cast("Any", Wire(wire.incarnation))
+            assert self.wire is not None
+            self.wire.answers.append((calls[0], answer, detail))
+            super().hear()
+            self.wire = cast("Any", wire)
+            return
+        if answer == "stored":
+            queue.confirm_load(cast("Any", calls))
+        else:
+            queue.end_load()
+        for at, call in enumerate(calls):
+            if answer == "stored":
+                call.told = call.told or "ok"
+            elif answer == "bad":
+                call.joins = detail >= 0
+                queue.refuse(call, final=at == detail)
+                if at == detail:
+                    call.told = call.told or "failed"
+            elif answer == "gap":
+                queue.gap(call, detail)
+            elif answer == "vague":
+                call.joins = False
+                queue.outcome_unknown(call)
+            else:
+                queue.refuse(call, final=False)
+        self.forgotten = getattr(self, "forgotten", False) or answer == "unknown"
+        if queue.settled:
+            queue.rewind()
+            if queue.lost or self.forgotten:
+                self.begin_again()
+            self.forgotten = False
+
+    @rule()
+    def ask(self) -> None:
+        if self.wire is not None and self.queue.needs_state:
+            last, since = self.broker.last(self.pid), self.queue.first_unknown
+            have = -1 if last is None else last
+            known = self.broker.numbers(self.pid)
+            offsets = [known.get(number, -1) for number in range(max(since, 0), have + 1)]
+            found = self.queue.resolve(
+                have, known=last is not None, offsets=offsets if since >= 0 else ()
+            )
+            for call, offset in cast("list[tuple[Call, int]]", found.stored):
+                assert [offset] == call.ids, "it is told where another message lies"
+                call.told = call.told or "ok"
+            self.resolved(found)
+
+
+TestJoinedSendQueue = JoinedSendQueueModel.TestCase
+TestJoinedSendQueue.settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
 TestSendQueue = SendQueueModel.TestCase
 TestSendQueue.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestNamedSendQueue = NamedSendQueueModel.TestCase

@@ -74,6 +74,15 @@ def test_a_range_of_offsets_and_a_tag(spark: Any, namesrv: str) -> None:
     assert new.count() == everything.filter("tag = 'new'").count() == 200
 
 
+def test_an_sql_expression_is_asked_of_the_broker(spark: Any, namesrv: str) -> None:
+    """Also with pushdown, which then pushes no tag; offsets without a match are passed."""
+    fill(namesrv, 600)
+    for pushdown in ("false", "true"):
+        new = reader(spark, namesrv, sql="TAGS IN ('new')", pushdown=pushdown).load()
+        assert new.count() == new.filter("tag = 'new'").count() == 200
+        assert new.filter("tag = 'paid'").count() == 0
+
+
 def test_pushed_filters_read_less_and_change_nothing(spark: Any, namesrv: str) -> None:
     """With pushdown the rows are the same as without."""
     fill(namesrv, 600)

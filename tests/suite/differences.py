@@ -57,6 +57,12 @@ DIFFERENCES = (
         "one send per queue is in flight, in order; the client logs this once",
     ),
     Difference(
+        "pending-transactions",
+        "`cluster.transactions`, `inorder cluster transactions`",
+        "lists the transactions without an outcome",
+        "`UsageError`: its brokers have no such list",
+    ),
+    Difference(
         "resize",
         "another number of queues for a topic in use",
         "`topics.resize`: keys stay in order; `topics.update(queues=)` is refused",

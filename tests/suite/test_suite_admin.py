@@ -301,6 +301,33 @@ def test_settings_at_run_time(cluster: SuiteCluster) -> None:
     cluster.play(story)
 
 
+def test_a_broker_deletes_only_what_has_expired(cluster: SuiteCluster, topic: str) -> None:
+    """Nothing has: every message stays, and so does its offset."""
+
+    async def story(session: Session, admin: Admin) -> None:
+        async with Producer(session) as producer:
+            receipt = await producer.send(topic, b"x")
+        (node,) = await admin.cluster.brokers()
+        await admin.cluster.clean(node.address)
+        await until_shown(cluster, session, topic, 1)
+        assert (await admin.messages.by_offset(receipt.queue, receipt.offset)).body == b"x"
+
+    cluster.play(story)
+
+
+def test_traces_of_an_unknown_message_are_none(cluster: SuiteCluster, topic: str) -> None:
+    """Any topic can hold traces; a message that is none tells nothing."""
+
+    async def story(session: Session, admin: Admin) -> None:
+        async with Producer(session) as producer:
+            receipt = await producer.send(topic, b"no trace", keys=["traced"])
+        await until_shown(cluster, session, topic, 1)
+        assert await admin.messages.traces(receipt.message_id, topic=topic) == []
+        assert await admin.messages.traces("traced", topic=topic) == []
+
+    cluster.play(story)
+
+
 def test_no_verb_is_left_out() -> None:
     """Every public method of `Admin`'s nouns is called somewhere in this suite."""
     called = {

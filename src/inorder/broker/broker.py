@@ -28,7 +28,8 @@ from inorder.broker.delays.rules import Delays
 from inorder.broker.delays.service import Delayed
 from inorder.broker.delays.storage import DelaySnapshot
 from inorder.broker.durability import LogSync, Safety, Saving
-from inorder.broker.groups.rules import Departure, GroupTable, Members
+from inorder.broker.filters.service import FilterService
+from inorder.broker.groups.rules import UNIT, UNIT_SUBSCRIBED, Departure, GroupTable, Members
 from inorder.broker.groups.service import Notices
 from inorder.broker.housekeeping import Housekeeping
 from inorder.broker.leases.rules import LeaseTable
@@ -45,13 +46,23 @@ from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.producers.storage import ProducerSnapshot
 from inorder.broker.pulls.rules import PullWaits
 from inorder.broker.pulls.service import Pull, Pulls
+from inorder.broker.replies.service import ReplyService
 from inorder.broker.resizing.service import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sends.checks import require_writable
 from inorder.broker.sends.service import Sends
+from inorder.broker.statistics.rules import Deliveries
 from inorder.broker.ticks import PendingReplies, Ticks
+from inorder.broker.timers.rules import TimerTable
+from inorder.broker.timers.service import Timers
+from inorder.broker.timers.storage import TimerSnapshot
+from inorder.broker.timers.wheel import refuse_unknown
 from inorder.broker.topics.rules import TopicTable, not_here
 from inorder.broker.topics.storage import TopicNotes, refuse_foreign
+from inorder.broker.transactions import storage as transaction_storage
+from inorder.broker.transactions.records import Noted
+from inorder.broker.transactions.rules import Transactions
+from inorder.broker.transactions.service import TransactionService
 from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.net.accepted import ServerConnection
@@ -100,6 +111,8 @@ class Broker:
     housekeeping: Housekeeping
     delayed: Delayed
     delays: Delays
+    transaction_service: TransactionService
+    timers: Timers
 
     def __init__(
         self,
@@ -121,6 +134,7 @@ class Broker:
             default_queues=config.default_topic_queues,
             auto_create=config.auto_create_topics,
             topics_max=config.topics_max,
+            trace_topic=config.trace_topic_name if config.trace_topic else "",
         )
         self.groups = GroupTable(now_ms=now_ms, groups_max=config.groups_max)
         self.offsets = OffsetTable(now_ms=now_ms)
@@ -132,10 +146,13 @@ class Broker:
         self.producers: ProducerTable[ServerConnection] = ProducerTable(
             producers_max=config.producers_max
         )
+        self.transactions = Transactions(pending_max=config.transactions_max)
+        self._unnoted: list[Noted] = []
         self.waits: PullWaits[ServerConnection, Pull] = PullWaits(
             waits_max=config.waits_max, connection_waits_max=config.net.outstanding_max
         )
         self.stats = BrokerStats(monotonic_ms=clock.monotonic_ms(), now_ms=now_ms)
+        self.deliveries = Deliveries()
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
         self.address = ""
         self.store_host = b""
@@ -152,8 +169,11 @@ class Broker:
         self._topic_notes = TopicNotes(files, folder / "topics.json.new")
         self.losses = Losses(files, config.data_path / "inorder" / "losses.json", clock)
         self.mending = Mending(self)
+        self.filters = FilterService(self)
         self.offset_snapshot = OffsetSnapshot(self)
         self.delay_snapshot = DelaySnapshot(self)
+        self.timer_table = TimerTable(now_ms=now_ms)
+        self.timer_snapshot = TimerSnapshot(self)
         self.producer_snapshot = ProducerSnapshot(self)
         self.lease_journal = LeaseJournal(self)
         self.lease_service = LeaseService(self)
@@ -163,6 +183,7 @@ class Broker:
         self.resizing = Resizing(self)
         self.forwarding = Forwarding(self)
         self.parking = Parking(self)
+        self.replies = ReplyService(self)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -178,6 +199,7 @@ class Broker:
             )
         )
         refuse_foreign(self.files, config.data_path)
+        refuse_unknown(self.files, config.data_path)
         self.store = Store.open(
             config.data_path, config.store, self.files, self.clock,
             first=self.lease_journal.start.first_start,
@@ -203,6 +225,8 @@ class Broker:
         self.housekeeping = Housekeeping(self, loop)
         self.log_sync = LogSync(self.store, self.offload, self.housekeeping.sync_failed)
         self.delayed = Delayed(self, loop)
+        self.transaction_service = TransactionService(self, loop, self._unnoted)
+        self.timers = Timers(self, loop)
         self.registration = Registration(self)
         self.store_writable = self.store.unwritable_reason is None
         self._ready = True
@@ -210,6 +234,7 @@ class Broker:
         self.housekeeping.start()
         self.housekeeping.lock_deadline_changed()
         self.delayed.start()
+        self.timers.start()
         self.resizing.releasing.watch()
         self.forwarding.start()
         try:
@@ -230,6 +255,7 @@ class Broker:
         if self._drop_attributes() or noted:
             self._topics_file.save(self.topics.encode())
         self._groups_file.load(self.groups.decode)
+        self.filters.load()
         self.offset_snapshot.load()
         self._find_lost_topics()
         self.losses.load()
@@ -258,7 +284,9 @@ class Broker:
         self.store.settle_tail()  # the consequences of a lost end of the log are on disk
         self.delays = Delays(self.store.delays_ms, now_ms=self.clock.now_ms())
         self.delay_snapshot.load()
+        self.timer_snapshot.load()
         self.producer_snapshot.load()
+        self._unnoted = transaction_storage.recover(self.store, self.offsets, self.transactions)
         self.parking.file.load()
 
     def _drop_attributes(self) -> bool:
@@ -293,16 +321,19 @@ class Broker:
         self.server.stop_accepting()
         self.server.pause_reading()
         self.delayed.cancel()
+        self.timers.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.registration.stop()
                 await self.router.drain()
+                self.transaction_service.finish()
                 await self.ticks.drain()
         self.router.cancel()
         self.resizing.cancel()
         self.forwarding.cancel()
         self.offset_snapshot.cancel()
         self.delay_snapshot.cancel()
+        self.timer_snapshot.cancel()
         self.producer_snapshot.cancel()
         self.parking.cancel()
         self.lease_journal.cancel()
@@ -333,8 +364,10 @@ class Broker:
         saves: tuple[tuple[Path, Callable[[], None]], ...] = (
             (self._topics_file.path, lambda: self._topics_file.save(self.topics.encode())),
             (self._groups_file.path, lambda: self._groups_file.save(self.groups.encode())),
+            (self.filters.file.path, self.filters.save_at_stop),
             (self.offset_snapshot.path, self.offset_snapshot.save_at_stop),
             (self.delay_snapshot.path, self.delay_snapshot.save_here),
+            (self.timer_snapshot.path, self.timer_snapshot.save_at_stop),
             (self.producer_snapshot.path, self.producer_snapshot.save_at_stop),
             (self.lease_journal.journal.folder, self.lease_journal.save_at_stop),
             (self.parking.file.path, self.parking.file.save_at_stop),
@@ -362,8 +395,11 @@ class Broker:
         self._notices.cancel()
         self.housekeeping.cancel()
         self.delayed.cancel()
+        self.transaction_service.cancel()
+        self.timers.cancel()
         self.offset_snapshot.cancel()
         self.delay_snapshot.cancel()
+        self.timer_snapshot.cancel()
         self.producer_snapshot.cancel()
         self.parking.cancel()
         self.lease_journal.cancel()
@@ -397,7 +433,7 @@ class Broker:
         self.producers.connection_lost(connection)
         if self._ready:
             self.lease_expiry.connection_lost(connection)
-            self.apply_departure(self.members.close(connection))
+            self.apply_departure(self.members.close(connection, self.clock.monotonic_ms()))
 
     def apply_departure(self, departure: Departure[ServerConnection]) -> None:
         """Shorten or free the locks of departed clients, and notify their groups."""
@@ -408,6 +444,8 @@ class Broker:
         for gone in departure.departed:
             if self.locks.client_lost(gone.group, gone.client_id, now_ms):
                 freed.add(gone.group)
+            if self.members.group(gone.group) is None:
+                self.filters.group_left(gone.group)
         for notice in departure.notices:
             freed.discard(notice.group)
             self.notify_ids_changed(notice.group, notice.connections)
@@ -431,15 +469,19 @@ class Broker:
 
     # -- topics and groups -----------------------------------------------------------------------
 
-    def create_topic_on_send(self, name: str, template: str, queues: int) -> TopicConfig | None:
+    def create_topic_on_send(
+        self, name: str, template: str, queues: int, *, unit_mode: bool = False
+    ) -> TopicConfig | None:
         """Create the topic of a send from its template; a retry topic needs no template.
 
         Returns None if the topic may not be created.
         """
         now_ms = self.clock.now_ms()
-        made = self.topics.create_on_send(name, template, queues, now_ms)
-        if made is None and name.startswith(RETRY_PREFIX):
-            made = self.topics.create_internal(name, 1, now_ms)
+        retry = name.startswith(RETRY_PREFIX)
+        flag = (UNIT_SUBSCRIBED if retry else UNIT) if unit_mode else 0
+        made = self.topics.create_on_send(name, template, queues, now_ms, sys_flag=flag)
+        if made is None and retry:
+            made = self.topics.create_internal(name, 1, now_ms, sys_flag=flag)
         if made is not None:
             self.save_topics()
             self.registration.topic_changed(made)
@@ -466,8 +508,7 @@ class Broker:
         if oneway:
             replies.add_oneway()
         else:
-            frame = encode_frame(answer)
-            replies.add(answer.request_id, frame, serializer=answer.serializer)
+            replies.add(encode_frame(answer))
         self.ticks.take(replies)
 
     def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:

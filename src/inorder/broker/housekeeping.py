@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker.durability import SharedSync
 from inorder.broker.pulls.rules import Wait
 from inorder.broker.pulls.service import Pull
+from inorder.broker.statistics.rules import SAMPLE_MS
 from inorder.errors import NoDescriptors, StoreError, StoreFailed
 from inorder.logs import get_logger
+from inorder.store.queues import Cut
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MEMBERS_SCAN_MS: Final = 10_000
+FILTERS_SAVE_MS: Final = 10_000
 FLUSH_ALL_MS: Final = 10_000
 INDEX_STEP_MS: Final = 2
 NEW_FILES_STEP_MS: Final = 8
@@ -92,9 +95,15 @@ class Housekeeping:
         config = self._broker.config
         store = config.store
         self._every("stats", 1000, self._sample)
+        self._every("deliveries", SAMPLE_MS, self._sample_deliveries)
         self._every("members", MEMBERS_SCAN_MS, self._expire_members)
         self._every("offsets", config.offset_save_interval_ms, self._save_offsets)
+        self._every("filters", FILTERS_SAVE_MS, self._broker.filters.save_soon)
         self._every("delays", store.delay_save_interval_ms, self._broker.delay_snapshot.save_soon)
+        transactions = self._broker.transaction_service
+        self._every("questions", config.transaction_check_interval_ms, transactions.begin_round)
+        self._every("ended", config.transaction_note_interval_ms, transactions.note_ended)
+        self._every("timers", store.delay_save_interval_ms, self._broker.timer_snapshot.save_soon)
         self._every("clean", store.clean_interval_ms, self._clean)
         self._every("flush all", FLUSH_ALL_MS, self._flush_all)
         if store.sync_flush:
@@ -154,6 +163,9 @@ class Housekeeping:
     def _expire_locks(self) -> int | None:
         return self._broker.lease_expiry.on_deadline()
 
+    def _sample_deliveries(self) -> None:
+        self._broker.deliveries.sample(self._broker.clock.monotonic_ms())
+
     def _expire_members(self) -> None:
         broker = self._broker
         departure = broker.members.expire(
@@ -172,6 +184,7 @@ class Housekeeping:
         broker.parking.file.save_if_due()
         broker.resizing.repair_file()
         broker.delayed.check_clock()
+        broker.timers.check_clock()
 
     # -- the store -------------------------------------------------------------------------------
 
@@ -195,9 +208,13 @@ class Housekeeping:
         if broker.store_writable and not store.writable:
             self._indexing = False
             self._check_disk()
-        elif store.queues.cut_short:  # many new files or a slow disk: continue soon, not at once
-            self._queues_due_ms = broker.clock.monotonic_ms() + NEW_FILES_STEP_MS
-            self._index_in(NEW_FILES_STEP_MS)
+        elif store.queues.cut_short is not Cut.NOT:
+            # Many queues, new files or a slow disk: continue soon, not at once.
+            at_file = store.queues.cut_short is Cut.AT_NEW_FILE
+            delay_ms = NEW_FILES_STEP_MS if at_file else INDEX_STEP_MS
+            if due:
+                self._queues_due_ms = broker.clock.monotonic_ms() + delay_ms
+            self._index_in(delay_ms)
         elif more and store.keys.settled_count:
             if due:
                 self._queues_due_ms += broker.config.store.queue_write_interval_ms
@@ -271,13 +288,26 @@ class Housekeeping:
         self._broker.ticks.expire(self._broker.clock.monotonic_ms())
 
     def _clean(self) -> None:
+        self._clean_once(asked=False)
+
+    def clean_now(self) -> int:
+        """Run retention because an operator asks for it; return how many log files it deleted."""
+        return self._clean_once(asked=True)
+
+    def _clean_once(self, *, asked: bool) -> int:
         broker = self._broker
         hour = datetime.fromtimestamp(broker.clock.now_ms() / 1000).astimezone().hour
-        needed = (broker.producer_snapshot.keep_from, broker.parking.keep_from)
+        needed = (
+            broker.producer_snapshot.keep_from, broker.parking.keep_from,
+            broker.timer_snapshot.keep_from, broker.timers.keep_from,
+        )  # fmt: skip
         broker.store.keep_from = min((one for one in needed if one is not None), default=None)
         broker.parking.reappend_expiring()
         report = broker.store.clean(
-            broker.clock.now_ms(), hour, broker.files.usage(broker.config.data_path)
+            broker.clock.now_ms(),
+            hour,
+            broker.files.usage(broker.config.data_path),
+            asked=asked,
         )
         if report.segments:
             log.info(
@@ -285,6 +315,7 @@ class Housekeeping:
                 report.segments, report.queue_files, report.index_files,
             )  # fmt: skip
         self._check_disk()
+        return report.segments
 
     def disk_was_full(self) -> None:
         """Check soon whether there is room again."""

@@ -1,6 +1,7 @@
 """From a frame to the handler of its request, and from an exception to a reply.
 
-    frame -- SEND, PULL in their usual JSON form --> sends/service, pulls/service (no decoding)
+    frame -- plain SENDs of one message -----------> sends/service, compiled, all of a read at once
+          -- SEND, PULL in their usual JSON form --> sends/service, pulls/service (no decoding)
           -- any other form of SEND and PULL ------> the same services, as a Command
           -- everything else ----------------------> HANDLERS: (request type, handler)
 
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from inorder.broker.admin import handlers as admin_handlers
+from inorder.broker.cleaning import handlers as cleaning_handlers
 from inorder.broker.groups import handlers as group_handlers
 from inorder.broker.groups import relay
 from inorder.broker.leases import handlers as lease_handlers
@@ -27,11 +29,15 @@ from inorder.broker.locks import handlers as lock_handlers
 from inorder.broker.offsets import handlers as offset_handlers
 from inorder.broker.parking import handlers as parking_handlers
 from inorder.broker.producers import handlers as producer_handlers
+from inorder.broker.replies import handlers as reply_handlers
 from inorder.broker.resizing import handlers as resizing_handlers
 from inorder.broker.retries import handlers as retry_handlers
 from inorder.broker.sends.service import SEND_CODES
+from inorder.broker.statistics import handlers as statistics_handlers
 from inorder.broker.ticks import PendingReplies
+from inorder.broker.timers import handlers as timer_handlers
 from inorder.broker.topics import handlers as topic_handlers
+from inorder.broker.transactions import handlers as transaction_handlers
 from inorder.errors import (
     BrokerError,
     InorderError,
@@ -58,8 +64,12 @@ from inorder.wire.requests import (
     producers,
     pulls,
     resizing,
+    statistics,
+    timers,
     topics,
+    transactions,
 )
+from inorder.wire.requests.replies import REPLY_CODES
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -120,6 +130,8 @@ _ENTRIES: Final = (
     _serve(groups.GetConsumerList, group_handlers.get_consumer_list),
     _raw(RequestCode.CHECK_CLIENT_CONFIG, group_handlers.check_client_config),
     _serve(connections.SendBack, retry_handlers.consumer_send_back),
+    _raw(RequestCode.SEND_REPLY_MESSAGE, reply_handlers.send_reply),
+    _raw(RequestCode.SEND_REPLY_MESSAGE_V2, reply_handlers.send_reply),
     _raw(RequestCode.LOCK_BATCH_MQ, lock_handlers.lock_batch),
     _raw(RequestCode.UNLOCK_BATCH_MQ, lock_handlers.unlock_batch),
     _serve(pulls.ViewMessage, admin_handlers.view_message),
@@ -154,9 +166,23 @@ _ENTRIES: Final = (
     _serve(connections.GetRunningInfo, relay.get_running_info),
     _serve(connections.ConsumeDirectly, relay.consume_directly),
     _raw(RequestCode.GET_ALL_DELAY_OFFSET, relay.get_delay_offsets),
+    _serve(timers.Recall, timer_handlers.recall),
+    _raw(RequestCode.GET_TIMER_CHECK_POINT, timer_handlers.get_checkpoint),
+    _raw(RequestCode.GET_TIMER_METRICS, timer_handlers.get_metrics),
     _raw(RequestCode.GET_BROKER_RUNTIME_INFO, admin_handlers.get_runtime_info),
     _raw(RequestCode.GET_BROKER_CONFIG, admin_handlers.get_broker_config),
     _raw(RequestCode.UPDATE_BROKER_CONFIG, admin_handlers.update_broker_config),
+    _serve(transactions.EndTransaction, transaction_handlers.end_transaction),
+    _serve(transactions.ResumeCheck, transaction_handlers.resume_check),
+    _serve(transactions.TransactionsPending, transaction_handlers.list_pending),
+    _serve(statistics.GetTimeSpans, statistics_handlers.get_time_spans),
+    _serve(statistics.GetCorrectionOffsets, statistics_handlers.get_correction_offsets),
+    _serve(statistics.GetStatsData, statistics_handlers.get_stats_data),
+    _serve(statistics.GetAllConsumeStats, statistics_handlers.get_all_consume_stats),
+    _serve(statistics.GetQueueContents, statistics_handlers.get_queue_contents),
+    _raw(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, cleaning_handlers.clean_queues),
+    _raw(RequestCode.CLEAN_UNUSED_TOPIC, cleaning_handlers.clean_topics),
+    _raw(RequestCode.DELETE_EXPIRED_COMMITLOG, cleaning_handlers.clean_log),
     _serve(parking.Park, parking_handlers.park),
     _serve(parking.ParkedKeys, parking_handlers.keys),
     _serve(parking.ParkedList, parking_handlers.list_),
@@ -209,6 +235,7 @@ _NEVER: Final = 1 << 62
 _LOGGED_REFUSALS: Final = frozenset(
     (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL)
 )  # refusals that an operator should know of: the client is no match, and may not say so
+_SENDING: Final = SEND_CODES | REPLY_CODES
 _REFUSALS_WITH_REGION: Final = frozenset((2, 13, 14, 16, 17, 29))
 
 
@@ -242,28 +269,38 @@ class Router:
         writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
         monotonic_ms = broker.clock.monotonic_ms
         ends_ms = monotonic_ms() + SHARE_MS if len(frames) > 1 else _NEVER
+        plain = writable and sends.compiled
+        index, count = 0, len(frames)
         try:
-            for index, frame in enumerate(frames):
-                serializer, header, body = frame
+            while index < count:
                 if connection.busy:
                     connection.defer(frames[index:])
                     break
-                if serializer == 0:
-                    start = header[:12]
-                    if start in (_SEND_V2, _SEND_BATCH):
-                        if writable and sends.send_v2(connection, header, body, replies):
-                            continue
-                    elif start[:11] == _PULL:
-                        if pulls.pull_raw(connection, header):
-                            if index & 3 == 3 and monotonic_ms() >= ends_ms:
-                                connection.end_share()
-                            continue
-                    elif (
-                        start[:11] == _SEND
-                        and writable
-                        and sends.send_long(connection, header, body, replies)
-                    ):
+                frame = serializer, header, body = frames[index]
+                start = header[:12] if serializer == 0 else b""
+                if start[:11] == _PULL:
+                    if pulls.pull_raw(connection, header):
+                        if index & 3 == 3 and monotonic_ms() >= ends_ms:
+                            connection.end_share()
+                        index += 1
                         continue
+                elif writable:
+                    end = sends.take_plain(connection, frames, index, replies) if plain else index
+                    if end == index and (
+                        (
+                            start in (_SEND_V2, _SEND_BATCH)
+                            and sends.send_v2(connection, header, body, replies)
+                        )
+                        or (
+                            start[:11] == _SEND
+                            and sends.send_long(connection, header, body, replies)
+                        )
+                    ):
+                        end += 1
+                    if end > index:
+                        index = end
+                        continue
+                index += 1
                 self._general(connection, frame, replies)
                 if ends_ms != _NEVER and monotonic_ms() >= ends_ms:
                     connection.end_share()
@@ -385,7 +422,7 @@ class Router:
                 connection.peer,
                 exc_info=error,
             )
-        if fields is None and command.code in SEND_CODES and code in _REFUSALS_WITH_REGION:
+        if fields is None and command.code in _SENDING and code in _REFUSALS_WITH_REGION:
             fields = self._region
         if (
             code == ResponseCode.SYSTEM_ERROR
@@ -396,7 +433,10 @@ class Router:
         self._reply(connection, command, command.reply(code, remark, fields=fields))
 
     def _reply(self, connection: ServerConnection, command: Command, reply: Command) -> None:
-        if reply.code in _LOGGED_REFUSALS:
+        # Nobody hears of a refusal to end a transaction: the request is one-way.
+        if reply.code in _LOGGED_REFUSALS or (
+            reply.code and command.code == RequestCode.END_TRANSACTION
+        ):
             now_ms = self._broker.clock.monotonic_ms()
             self._refusals.refused(now_ms, connection.peer, command.code, reply.code, reply.remark)
         if command.is_oneway or connection.closed:

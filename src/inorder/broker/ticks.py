@@ -28,6 +28,7 @@ from inorder.wire.header import FLAG_RESPONSE, Command, decode_command
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator
 
     from inorder.broker.broker import Broker
     from inorder.net.accepted import ServerConnection
@@ -41,19 +42,18 @@ SYNC_RETRY_MS: Final = 200
 class PendingReplies:
     """The replies to the sends of one connection in one tick."""
 
-    __slots__ = ("connection", "count", "frames", "now_ms", "requests")
+    __slots__ = ("connection", "count", "frames", "now_ms")
 
     def __init__(self, connection: ServerConnection, now_ms: int) -> None:
         self.connection = connection
         self.now_ms = now_ms
         self.frames: list[bytes] = []
-        self.requests: list[tuple[int, int]] = []
+        """Whole frames, one after another; a piece may hold several."""
         self.count = 0
 
-    def add(self, request_id: int, frame: bytes, count: int = 1, serializer: int = 0) -> None:
+    def add(self, frame: bytes, count: int = 1) -> None:
         """Add the reply to a request that stored `count` messages."""
         self.frames.append(frame)
-        self.requests.append((request_id, serializer))
         self.count += count
 
     def add_oneway(self, count: int = 1) -> None:
@@ -67,26 +67,29 @@ class PendingReplies:
 
     def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
         """Reply to every request with an error instead."""
-        if self.connection.closed:
-            return
-        for request_id, serializer in self.requests:
+        for given in self._commands():
             reply = Command(
                 code=code,
-                request_id=request_id,
+                request_id=given.request_id,
                 flag=FLAG_RESPONSE,
                 fields=fields,
                 remark=remark,
-                serializer=serializer,
+                serializer=given.serializer,
             )
             self.connection.write(encode_frame(reply))
 
     def write_late(self) -> bool:
         """Reply FLUSH_DISK_TIMEOUT with the same fields: written, not yet known to be on disk."""
-        for frame in self.frames if not self.connection.closed else ():
-            reply = decode_command(FrameDecoder().receive_data(frame)[0])
+        for reply in self._commands():
             reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
             self.connection.write(encode_frame(reply))
         return True
+
+    def _commands(self) -> Iterator[Command]:
+        """Read the replies; there are none for a closed connection."""
+        for piece in self.frames if not self.connection.closed else ():
+            for frame in FrameDecoder().receive_data(piece):
+                yield decode_command(frame)
 
 
 class PartlyStored(PendingReplies):
@@ -173,13 +176,11 @@ class Ticks:
             self._scheduled = True
             self._loop.call_soon(self.end)
 
-    def reply_again(
-        self, connection: ServerConnection, command: Command, frame: bytes, position: int
-    ) -> None:
+    def reply_again(self, connection: ServerConnection, frame: bytes, position: int) -> None:
         """Reply for messages that were stored earlier, once the last of their records is safe."""
         log = self._broker.store.log
         one = PendingReplies(connection, 0)
-        one.add(command.request_id, frame, 0, command.serializer)
+        one.add(frame, 0)
         if position >= log.end_position:  # in the open tick: shares its outcome
             self._open.append(one)
         elif not self._sync_flush or position < log.durable_position:

@@ -1,4 +1,4 @@
-"""`inorder cluster list | brokers | runtime | losses | config`."""
+"""`inorder cluster list | brokers | runtime | losses | transactions | resume | config | clean`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ import typer
 
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.output import Output, as_json, parse_pairs, put_page, show_time, table
+from inorder.cli.output import (
+    Output,
+    as_json,
+    parse_pairs,
+    put_line,
+    put_page,
+    say,
+    show_time,
+    table,
+)
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin
@@ -127,6 +136,72 @@ def losses(
 
 @app.command()
 @on_cluster
+def transactions(
+    target: Cluster,
+    *,
+    topic: Annotated[str, typer.Option(help="Only of this topic.")] = "",
+    count: Annotated[int, typer.Option(min=1, max=1000, help="At most so many a broker.")] = 100,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List transactions without an outcome, oldest first: the halves that brokers keep.
+
+    A broker asks the producers of the group about each, and gives it up after
+    `transactionCheckMax` questions: then its message lies in TRANS_CHECK_MAX_TIME_TOPIC.
+    """
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        found = []
+        for node, pending in (await admin.cluster.transactions(topic, count=count)).items():
+            found += [
+                {
+                    "broker": node.name,
+                    "topic": one.topic,
+                    "queue": one.queue_id,
+                    "key": one.key,
+                    "producer_group": one.group,
+                    "transaction_id": one.transaction_id,
+                    "began_ms": one.born_at_ms,
+                    "questions": one.checks,
+                }
+                for one in pending.oldest
+            ]
+            if more := pending.total - len(pending.oldest):
+                left.append(f"{node.name} has {more} more")
+        return found
+
+    left: list[str] = []
+    rows = target.run(work)
+    if output is Output.TABLE:
+        for row in rows:
+            row["began"] = show_time(row.pop("began_ms"))
+    headings = (
+        "broker", "topic", "queue", "key", "producer_group", "transaction_id", "began", "questions",
+    )  # fmt: skip
+    _print(rows, output, headings)
+    for line in left:
+        put_line(line, err=True)
+
+
+@app.command()
+@on_cluster
+def resume(
+    target: Cluster,
+    message_id: Annotated[
+        str,
+        typer.Argument(
+            help="Offset id of a message in TRANS_CHECK_MAX_TIME_TOPIC.", metavar="MESSAGE-ID"
+        ),
+    ],
+    *,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let a broker ask again about a transaction that it has given up."""
+    target.run(lambda admin: admin.cluster.resume_transaction(message_id))
+    say(output, "the producers of its group are asked again", message_id=message_id)
+
+
+@app.command()
+@on_cluster
 def config(
     target: Cluster,
     broker: BrokerArgument,
@@ -146,6 +221,23 @@ def config(
         return await admin.cluster.settings(broker)
 
     _print_map(target.run(work), output)
+
+
+@app.command()
+@on_cluster
+def clean(
+    target: Cluster,
+    broker: BrokerArgument,
+    *,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete what has expired on a broker now, and not in the hours of deleteWhen.
+
+    Log files, queue files and queues of topics that do not exist. What has not expired stays, and
+    so do all offsets.
+    """
+    target.run(lambda admin: admin.cluster.clean(broker))
+    say(output, f"broker {broker} cleaned", broker=broker, cleaned=True)
 
 
 def _print(rows: list[dict[str, Any]], output: Output, headings: tuple[str, ...]) -> None:

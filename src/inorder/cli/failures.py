@@ -23,7 +23,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import typer
 
 from inorder.cli.output import put_line
-from inorder.errors import ConfigError, InorderError, UsageError
+from inorder.errors import ConfigError, InorderError, SubscriptionParseFailed, UsageError
 from inorder.escaping import escaped
 
 Arguments = ParamSpec("Arguments")
@@ -67,7 +67,10 @@ def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
 
 
 def says_errors(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Print errors that users can act on as one line; other exceptions are bugs and propagate."""
+    """Print errors that users can act on as one line; other exceptions are bugs and propagate.
+
+    An error in an expression is three lines: what is wrong, the text, and a mark below the place.
+    """
 
     @functools.wraps(command)
     def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -77,6 +80,12 @@ def says_errors(command: Callable[Arguments, Result]) -> Callable[Arguments, Res
             return result
         except (ConfigError, UsageError) as error:
             fail(str(error), EXIT_USAGE)
+        except SubscriptionParseFailed as error:  # it may show a line, and a mark below it
+            message, *shown = str(error).split("\n")
+            put_line(f"inorder: {message}", err=True)
+            for line in shown[:2]:
+                put_line(line, err=True)
+            raise typer.Exit(EXIT_USAGE) from None
         except InorderError as error:
             fail(str(error))
         except KeyboardInterrupt:

@@ -1,8 +1,9 @@
-"""`inorder message get | find`: single messages."""
+"""`inorder message get | find | trace | waiting | recall`: single messages."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,16 +20,21 @@ from inorder.cli.output import (
     body_page,
     parse_time,
     put_page,
+    say,
     show_time,
     table,
     write_raw,
 )
 from inorder.clock import SystemClock
 from inorder.errors import UsageError
+from inorder.wire.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin
+    from inorder.client.session import Session
     from inorder.model import ReceivedMessage
+
+_STEPS: Final = {"Pub": "sent", "SubBefore": "handler began", "SubAfter": "handler ended"}
 
 app = typer.Typer(no_args_is_help=True, help="Look up messages.", rich_markup_mode=None)
 
@@ -97,6 +103,74 @@ def find(
     else:
         what = f"key {key}" if key is not None else "that time"
         fail(f"topic {topic} has no message of {what}; only keys given to the producer are found")
+
+
+@app.command()
+@on_cluster
+def trace(
+    target: Cluster,
+    message_id: Annotated[
+        str, typer.Argument(help="Id that the producer gave.", metavar="MESSAGE_ID")
+    ],
+    *,
+    trace_topic: Annotated[
+        str, typer.Option("--trace-topic", help="Topic of the traces.")
+    ] = TRACE_TOPIC,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what clients with trace=True have done with a message: sent it, handled it."""
+    found = target.run(lambda admin: admin.messages.traces(message_id, topic=trace_topic))
+    if output is Output.JSON:
+        put_page(as_json([asdict(one) for one in found]))
+    elif found:
+        rows = [
+            (
+                show_time(one.at_ms),
+                _STEPS.get(one.kind, one.kind),
+                one.group,
+                "" if one.success is None else "ok" if one.success else "failed",
+                "" if one.success is None else f"{one.spent_ms} ms",
+                "" if one.attempt is None else one.attempt,
+            )
+            for one in found
+        ]
+        put_page(table(("time", "step", "group", "result", "took", "attempt"), rows))
+    else:
+        fail(f"no client has traced message {message_id}")
+
+
+@app.command()
+@on_cluster
+def waiting(target: Cluster, *, output: OutputOption = Output.TABLE) -> None:
+    """Count the messages that wait for their time, by topic and broker."""
+    found = target.run(lambda admin: admin.messages.waiting())
+    if output is Output.JSON:
+        rows = [{"topic": one.topic, "broker": one.broker, "waiting": one.count} for one in found]
+        put_page(as_json(rows))
+    else:
+        cells = [(one.topic, one.broker, one.count) for one in found]
+        put_page(table(("topic", "broker", "waiting"), cells))
+
+
+@app.command()
+@on_cluster
+def recall(
+    target: Cluster,
+    topic: TopicArgument,
+    handle: Annotated[str, typer.Argument(help="Handle that `send --deliver-at` printed.")],
+    *,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Recall a message that waits for its time, so that it is never delivered."""
+
+    async def work(session: Session, _: Admin) -> str:
+        from inorder.client.send.producer import Producer
+
+        async with Producer(session, group="inorder-send") as producer:
+            return await producer.recall(topic, handle)
+
+    id_ = target.run_session(work)
+    say(output, f"message {id_} is recalled", topic=topic, message_id=id_, recalled=True)
 
 
 def _put_for_programs(found: list[ReceivedMessage], output: Output, *, raw: bool) -> bool:

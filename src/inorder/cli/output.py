@@ -104,6 +104,19 @@ def parse_time(text: str, now_ms: int) -> datetime:
         raise UsageError(f"{text!r} is no time; give {TIME_HELP}") from None
 
 
+def parse_moment(text: str, option: str) -> datetime:
+    """Read a time to come: ISO 8601 (local if no zone), or ms since 1970."""
+    found = _AGO.fullmatch(text)
+    if found is not None and found[2] == "ms" and len(found[1]) >= _EPOCH_DIGITS_MIN:
+        return _moment(int(found[1]))
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise UsageError(
+            f"{option} {text!r} is no time; give one as in 2030-01-31T12:00:00Z or 1794716671692ms"
+        ) from None
+
+
 def parse_duration(text: str, option: str) -> float:
     """Read a duration in seconds: `10`, `10s`, `5m`, `2h`."""
     found = _AGO.fullmatch(text if not text.isdigit() else f"{text}s")

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from inorder.cli.oncluster import Cluster, OutputOption, TopicArgument, on_cluster
-from inorder.cli.output import Output, parse_duration, parse_pairs, put_line
+from inorder.cli.output import Output, parse_duration, parse_moment, parse_pairs, put_line
 from inorder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +121,13 @@ def send(
     ] = None,
     delay: Annotated[
         str | None,
-        typer.Option("--delay", help="Consumers get it later: 10s, 5m, 2h.", metavar="TIME"),
+        typer.Option("--delay", help="Consumers get it later: 250ms, 10s, 5m, 2h.", metavar="TIME"),
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(
+            "--deliver-at", help="Consumers get it then: 2030-01-31T12:00:00Z.", metavar="TIME"
+        ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -132,6 +138,7 @@ def send(
         raise UsageError("--key-field and --tag-field need --json")
     properties = parse_pairs(property_, "--property")
     delay_s = None if delay is None else parse_duration(delay, "--delay")
+    moment = None if deliver_at is None else parse_moment(deliver_at, "--deliver-at")
     read = json_line(key_field, tag_field) if as_json else plain_line(key_separator)
 
     def lines() -> Iterator[Line]:
@@ -144,7 +151,9 @@ def send(
 
         await admin.cluster.brokers()  # a wrong address is reported now, not when a send gives up
         shown = print_receipt if output is Output.JSON else None
-        return await send_all(session, topic, lines(), properties, shown, delay_s=delay_s)
+        return await send_all(
+            session, topic, lines(), properties, shown, delay_s=delay_s, moment=moment
+        )
 
     count = target.run_session(work)
     if output is Output.TABLE:

@@ -9,11 +9,13 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Final
 
 from inorder.cli.output import progress, put_line, put_page
 from inorder.cli.send import Line
-from inorder.client.send.producer import Producer, checked_delay
+from inorder.client.send.checks import checked_delay
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import InorderError
 from inorder.model import SendReceipt
@@ -34,20 +36,23 @@ async def send_all(
     shown: Callable[[SendReceipt], None] | None,
     *,
     delay_s: float | None = None,
+    moment: datetime | None = None,
 ) -> int:
     """Send messages; return how many were stored. Raises LineFailed."""
-    checked_delay(delay_s, None, None, parse_delay_levels(session.config.delay_levels))
+    checked_delay(delay_s, None, moment, parse_delay_levels(session.config.delay_levels))
     pending: deque[tuple[Line, asyncio.Task[SendReceipt]]] = deque()
     count = 0
 
     async def settle(down_to: int) -> None:
         nonlocal count
         while len(pending) > down_to:
-            line, task = pending.popleft()
+            line, task = pending[0]
             try:
-                receipt = await task
+                # Ctrl-C must not cancel this send alone: later ones of its key would go on.
+                receipt = await asyncio.shield(task)
             except InorderError as error:
                 raise LineFailed(f"{line.where}: {error} ({count} were sent before)") from error
+            pending.popleft()
             count += 1
             advance(1)
             if shown is not None:
@@ -60,7 +65,7 @@ async def send_all(
                     words = [line.key] if line.key and " " not in line.key else []
                     sending = producer.send(
                         topic, line.body, key=line.key, tag=line.tag, keys=words,
-                        properties=properties, delay=delay_s,
+                        properties=properties, delay=delay_s, deliver_at=moment,
                     )  # fmt: skip
                     pending.append((line, asyncio.create_task(sending)))
                     await settle(WINDOW - 1)
@@ -71,7 +76,7 @@ async def send_all(
                 put_line(text, err=True)
                 raise
             finally:
-                for _, task in pending:
+                for _, task in pending:  # all in one step of the loop: no queue sends in between
                     task.cancel()
                 await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
     return count
@@ -89,6 +94,7 @@ def print_receipt(receipt: SendReceipt) -> None:
                 "queue": queue.index,
                 "offset": receipt.offset,
                 "status": receipt.status.value,
+                **({} if receipt.handle is None else {"handle": receipt.handle}),
             }
         )
     )

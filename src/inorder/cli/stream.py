@@ -36,11 +36,12 @@ class Wanted:
     count: int | None
     queue: int | None
     until: str | None = None
+    sql: str | None = None
 
     @property
     def filters(self) -> bool:
         """Return whether some messages are left out."""
-        return self.key is not None or self.tag not in ("*", "")
+        return self.key is not None or self.sql is not None or self.tag not in ("*", "")
 
     def matches(self, message: ReceivedMessage) -> bool:
         """Compare the ordering key and the words of the index keys."""
@@ -141,7 +142,7 @@ async def _queue(
     admin: Admin, queue: TopicQueue, offset: int, end: int, wanted: Wanted
 ) -> AsyncIterator[ReceivedMessage]:
     while offset < end:
-        batch = await admin.messages.read(queue, offset, tag=wanted.tag)
+        batch = await admin.messages.read(queue, offset, tag=wanted.tag, sql=wanted.sql)
         for message in batch.messages:
             if message.offset < end and wanted.matches(message):
                 yield message
@@ -168,7 +169,9 @@ async def _follow(
     async def watch(queue: TopicQueue, offset: int) -> None:
         while True:
             try:
-                batch = await admin.messages.read(queue, offset, tag=wanted.tag, wait=WAIT_SECONDS)
+                batch = await admin.messages.read(
+                    queue, offset, tag=wanted.tag, sql=wanted.sql, wait=WAIT_SECONDS
+                )
             except TransportError as error:
                 put_line(f"inorder: {error}; trying again", err=True)
                 await asyncio.sleep(PAUSE_SECONDS)

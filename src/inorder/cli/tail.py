@@ -45,6 +45,9 @@ def tail(
         str | None, typer.Option("--to", help="End before this time; with --from.")
     ] = None,
     tag: Annotated[str, typer.Option("--tag", help='A tag, or "a || b".')] = "*",
+    sql: Annotated[
+        str | None, typer.Option("--sql", help="An SQL92 expression over the properties.")
+    ] = None,
     key: Annotated[str | None, typer.Option("--key", help="Ordering or index key.")] = None,
     count: Annotated[
         int | None, typer.Option("-n", "--count", help="At most; without --from the last.", min=1)
@@ -66,7 +69,7 @@ def tail(
     async def work(admin: Admin) -> None:
         from inorder.cli.stream import Wanted, tail_topic
 
-        wanted = Wanted(start, tag, key, count, queue, until)
+        wanted = Wanted(start, tag, key, count, queue, until, sql)
         await tail_topic(admin, topic, wanted, follow, show)
 
     with contextlib.suppress(KeyboardInterrupt):

@@ -39,7 +39,11 @@ from inorder.wire.requests.connections import (
     ConsumerConnections,
     SendBack,
 )
-from inorder.wire.requests.groups import ClientHeartbeat, encode_group_config
+from inorder.wire.requests.groups import (
+    ClientConfigCheck,
+    ClientHeartbeat,
+    encode_group_config,
+)
 from inorder.wire.requests.leases import (
     CommitAnswer,
     CommitBody,
@@ -63,6 +67,12 @@ from inorder.wire.requests.pulls import PULL_REPLY_CODES, PullMessage, PullReply
 from inorder.wire.requests.resizing import ResizeView
 from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 from inorder.wire.requests.sends import SendMessage, SendReply
+from inorder.wire.requests.timers import Recall, TimerMetrics
+from inorder.wire.requests.transactions import (
+    PendingTransaction,
+    ResumeCheck,
+    TransactionsPending,
+)
 
 R = TypeVar("R")
 
@@ -157,15 +167,33 @@ class BrokerApi(_Api):
         answer = _one_of(STATUSES, await self._answer(command, timeout_ms))
         return decode_fields(SendReply, answer.fields)
 
+    async def send_reply(
+        self, request: SendMessage, body: bytes, *, timeout_ms: int | None = None
+    ) -> None:
+        """Send a reply to the client that asked for it. SystemError_ if it did not get it."""
+        command = Command.request(RequestCode.SEND_REPLY_MESSAGE_V2, request.to_fields_v2(), body)
+        _one_of(STATUSES, await self._answer(command, timeout_ms))
+
+    async def recall(self, topic: str, handle: str, group: str) -> str:
+        """Recall a message that waits for its time; return its id."""
+        return (await self.ask(Recall(topic, handle, group))).msg_id
+
+    async def timer_counts(self) -> dict[str, int]:
+        """Return how many messages of each topic wait for their time."""
+        return await self.ask(TimerMetrics())
+
     async def producer_hello(self, request: ProducerHello) -> ProducerHelloReply:
         """Bind a producer to this connection. CodeNotSupported: no inorder broker."""
         return await self.ask(request)
 
     async def producer_state(
-        self, producer_id: str, queue: TopicQueue, *, timeout_ms: int | None = None
+        self, producer_id: str, queue: TopicQueue, *, since: int = -1, timeout_ms: int | None = None
     ) -> ProducerStateReply:
-        """Return the last sequence number of a producer on a queue."""
-        request = ProducerState(producer_id, queue.topic, queue.index)
+        """Return the last sequence number of a producer on a queue.
+
+        With `since`, also where its messages from that number on lie.
+        """
+        request = ProducerState(producer_id, queue.topic, queue.index, since)
         return await self.ask(request, timeout_ms=timeout_ms)
 
     async def drop_producer(self, producer_id: str) -> int:
@@ -176,11 +204,30 @@ class BrokerApi(_Api):
         """Return the named producers with this prefix, the first 10,000 of them."""
         return (await self.ask(ProducerList(prefix)))[0]
 
+    async def pending_transactions(
+        self, topic: str = "", *, count: int = 1000
+    ) -> tuple[list[PendingTransaction], int]:
+        """Return the oldest transactions without an outcome, and how many there are."""
+        return await self.ask(TransactionsPending(topic, count))
+
+    async def resume_transaction(self, message_id: str) -> None:
+        """Let a broker ask again about a transaction that it has given up."""
+        await self.ask(ResumeCheck(message_id))
+
     async def pull_message(self, request: PullMessage, *, timeout_ms: int | None = None) -> Pulled:
         """Ask for messages; nothing found and a moved offset are answers, not errors."""
         command = Command.request(request.CODE, encode_fields(request))
         answer = _one_of(PULL_REPLY_CODES, await self._answer(command, timeout_ms))
         return Pulled(answer.code, decode_fields(PullReply, answer.fields), answer.body)
+
+    async def check_subscription(self, check: ClientConfigCheck) -> None:
+        """Ask whether a subscription may be used.
+
+        Raises:
+            SubscriptionParseFailed: the broker cannot read its expression.
+            SystemError_: the broker filters by tags only.
+        """
+        await self.ask(groups.CheckClientConfig(), check.encode())
 
     async def send_back(self, request: SendBack, *, timeout_ms: int | None = None) -> None:
         """Give back a message that the consumer could not handle."""

@@ -10,15 +10,18 @@ a broker does about members that subscribe differently: decision 42.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final, Protocol
 
 from inorder.clock import Clock
-from inorder.errors import RemoteProtocolError, SubscriptionsDiffer, UsageError
+from inorder.errors import CorruptRecord, RemoteProtocolError, SubscriptionsDiffer, UsageError
 from inorder.logs import get_logger
 from inorder.net.connection import Connection
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.fastjson import loads
 from inorder.wire.header import Command
+from inorder.wire.properties import get
+from inorder.wire.record import decode
 from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 
 log = get_logger(__name__)
@@ -31,6 +34,14 @@ _GROUP_FIELDS: Final[dict[int, str]] = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: "consumerGroup",
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "consumerGroup",
 }
+
+
+class Checks(Protocol):
+    """Whoever answers for the transactions of a producer group."""
+
+    def asked(self, connection: Connection, command: Command) -> None:
+        """Answer a broker's question."""
+        ...
 
 
 class GroupMember(Protocol):
@@ -61,6 +72,7 @@ class Groups:
         self.producers: dict[str, int] = {}
         self.consumers: dict[str, ConsumerData] = {}
         self.members: dict[str, GroupMember] = {}
+        self.checks: dict[str, Checks] = {}  # by producer group
 
     def __bool__(self) -> bool:
         return bool(self.producers or self.consumers)
@@ -115,6 +127,9 @@ class Groups:
 
     def request_received(self, connection: Connection, command: Command) -> bool:
         """Pass a broker's request to the member of its group; False if it is not for a group."""
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self._ask_producer(connection, command)
+            return True
         field = _GROUP_FIELDS.get(command.code)
         if field is None:
             return False
@@ -126,6 +141,14 @@ class Groups:
             remark = f"The Consumer Group <{group}> not exist in this consumer"
             connection.send(command.reply(ResponseCode.SYSTEM_ERROR, remark))
         return True
+
+    def _ask_producer(self, connection: Connection, command: Command) -> None:
+        """Pass a broker's question to the producer group that the message in it names."""
+        with contextlib.suppress(CorruptRecord):  # the broker asks again
+            group = get(decode(command.body).properties, b"PGROUP") or b""
+            checks = self.checks.get(group.decode("utf-8", "replace"))
+            if checks is not None:
+                checks.asked(connection, command)
 
 
 WARN_MS: Final = 60_000

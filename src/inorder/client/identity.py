@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -40,19 +41,19 @@ class Identity:
 class MessageIds:
     """Makes the unique ids of messages (UNIQ_KEY): one series per identity."""
 
-    __slots__ = ("_clock", "_ids")
+    __slots__ = ("_clock", "_ids", "at")
+
+    at: Callable[[int], str]
+    """Returns an id that no other message has, for a caller that has read the clock."""
 
     def __init__(self, identity: Identity, clock: Clock) -> None:
         self._ids = UniqueIds(identity.ip, identity.pid, identity.random32)
         self._clock = clock
+        self.at = self._ids.next
 
     def next(self) -> str:
         """Return an id that no other message has."""
         return self._ids.next(self._clock.now_ms())
-
-    def at(self, now_ms: int) -> str:
-        """Return an id that no other message has, for a caller that has read the clock."""
-        return self._ids.next(now_ms)
 
     def some(self, count: int, now_ms: int) -> list[str]:
         """Return many ids. Those beyond `_PER_MS` get the times of later milliseconds."""

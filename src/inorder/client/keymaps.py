@@ -25,6 +25,7 @@ from inorder.errors import (
     InorderError,
     KeyMapConflict,
     TopicNotFound,
+    TopicNotRouted,
     TransportError,
 )
 from inorder.logs import get_logger
@@ -243,7 +244,8 @@ class Maker:
         """Make the map, or finish one that another client began; return it when it is open.
 
         None if a broker does not know these steps. Raises TopicNotFound if sends may not make the
-        topic, TransportError if a broker does not answer in time.
+        topic, TopicNotRouted if brokers have it and no name server knows, TransportError if a
+        broker does not answer in time.
         """
         session, names = self._session, set(brokers)
         until_ms = session.clock.monotonic_ms() + timeout_ms
@@ -255,7 +257,12 @@ class Maker:
                 if views is None:
                     return None
                 if self._auto and rules.is_there(views):
-                    return None  # a send makes missing topics, and gives no map to others
+                    # A broker that starts serves before its topics are in the routes. To place
+                    # keys by the template meanwhile would split them.
+                    raise TopicNotRouted(
+                        f"topic {self._topic} is at broker {' and '.join(sorted(views))}, and no "
+                        "name server says so yet; the send waits for it"
+                    )
                 if wanted is None or any(wanted.id in view.withdrawn for view in views.values()):
                     wanted = Wanted(session.message_ids.at(session.clock.now_ms()), spread(views))
                 step = rules.next_step(views, wanted)

@@ -21,14 +21,15 @@ import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from inorder.accelerated import slower_parts
 from inorder.client.api import BrokerApi, NameServerApi
-from inorder.client.groups import GroupMember, Groups, SubscriptionWarnings
+from inorder.client.groups import Checks, GroupMember, Groups, SubscriptionWarnings
 from inorder.client.identity import Identity, MessageIds
 from inorder.client.keymaps import KeyMaps, Maker
 from inorder.client.nameservers import NameServers
+from inorder.client.replies import ReplyInbox
 from inorder.client.rules import routes
 from inorder.client.rules.nameservers import parse_name_servers
 from inorder.client.rules.routes import ASK_AGAIN_MAX_MS, ASK_AGAIN_MS, Absences
@@ -109,6 +110,7 @@ class RouteWatch:
 
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Checks)
 OnRequest = Callable[[Connection, Command], None]
 
 ANSWER_KEPT_MS: Final = 120_000
@@ -165,14 +167,21 @@ class Session:
         self._addresses: dict[str, str] = {}
         self._unreachable: set[str] = set()
         self.key_maps = KeyMaps(self.clock, self._broker_named)
+        self.filters_taken: set[tuple[str, str]] = set()
+        """The brokers that said that they filter by an expression."""
         self._logged: set[str] = set()
         self._warnings = SubscriptionWarnings(self.clock)
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._making: dict[str, asyncio.Task[bool]] = {}
         self._groups = Groups(self.client_id)
-        self._handlers: dict[int, OnRequest] = {}
+        self.replies = ReplyInbox(self.config.message_bytes_max)
+        self._expects_replies = False
+        self._handlers: dict[int, OnRequest] = {
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.replies.pushed
+        }
         self._introduced: dict[str, Connection] = {}
         self._introducing: dict[str, asyncio.Task[None]] = {}
+        self._meets_all = False  # transactions of any broker may be asked about
         self._started = False
         self._closed = False
 
@@ -222,7 +231,8 @@ class Session:
             self._unreachable.add(address)
             raise
         self._unreachable.discard(address)
-        if self._groups.members and self._introduced.get(address) is not connection:
+        asked = self._groups.members or self._groups.checks or self._expects_replies
+        if asked and self._introduced.get(address) is not connection:
             self._introduced[address] = connection
             introduce = self._introduce(address)
             task = self._tasks.start(introduce, name=f"introduce {address}")
@@ -248,9 +258,7 @@ class Session:
     async def _find_broker(self, broker: str) -> str | None:
         """Ask the name servers for a broker that no route has named."""
         with contextlib.suppress(InorderError):  # the caller says what is missing
-            for data in (await self.cluster_info()).brokers.values():
-                if MASTER_ID in data.addresses:
-                    self._addresses[data.name] = data.addresses[MASTER_ID]
+            await self._find_all()
         return self._addresses.get(broker)
 
     def address_of(self, broker: str) -> str | None:
@@ -420,8 +428,15 @@ class Session:
 
         maker = Maker(self, topic, addresses, auto=True)
         wait_ms = self.config.request_timeout_ms
-        if not brokers or await maker.make(brokers, lambda _: places, timeout_ms=wait_ms) is None:
+        if not brokers:
             return False
+        try:
+            if await maker.make(brokers, lambda _: places, timeout_ms=wait_ms) is None:
+                return False
+        except TopicNotRouted:
+            if self.known_route(topic) is None:
+                raise
+            return False  # it has a route, without a queue to write to
         await self.refresh_route(topic)
         return True
 
@@ -506,9 +521,63 @@ class Session:
         """Count a producer of a group; the next heartbeat names it."""
         self._groups.add_producer(group)
 
+    def expect_replies(self) -> None:
+        """Let connected brokers know the producers of this client now, before a request is sent.
+
+        Other brokers will learn of them over new connections at once, and not with the next
+        heartbeat: only a broker that knows this client can push it a reply.
+        """
+        self._expects_replies = True
+        body = self._groups.heartbeat().encode()
+        for address in set(self._addresses.values()):
+            connection = self._pool.peek(address)
+            if connection is not None:
+                connection.notify(Command.request(RequestCode.HEART_BEAT, {}, body, oneway=True))
+
     def remove_producer(self, group: str) -> None:
         """Count one producer less."""
         self._groups.remove_producer(group)
+
+    def answer_checks(self, group: str, make: Callable[[], C], *, everywhere: bool) -> C:
+        """Answer the questions of brokers about a producer group's transactions.
+
+        Returns what answers for the group; its producers share it. `everywhere`: also questions of
+        brokers that this client sends nothing to.
+        """
+        if group in self._groups.checks:
+            answering = cast("C", self._groups.checks[group])
+        else:
+            answering = make()
+            self._groups.checks[group] = answering
+        if everywhere and not self._meets_all:
+            self._meets_all = True
+            self._tasks.start(self._meet(), name="brokers that may ask")
+        for address in self._broker_addresses():
+            connection = self._pool.peek(address)
+            if connection is not None:
+                self._tasks.start(self._heartbeat(address), name=f"introduce {address}")
+        return answering
+
+    def stop_checks(self, group: str) -> None:
+        """Answer no more questions about a group."""
+        self._groups.checks.pop(group, None)
+
+    async def _meet(self) -> None:
+        """Send a heartbeat to all brokers of the cluster, as soon as a name server answers."""
+        backoff = Backoff(ASK_AGAIN_MS, ASK_AGAIN_MAX_MS)
+        while True:
+            try:
+                await self._find_all()
+                break
+            except InorderError as error:
+                log.info("brokers are not known yet: %s", error)
+                await asyncio.sleep(backoff.next_ms() / 1000)
+        await self.heartbeat()
+
+    async def _find_all(self) -> None:
+        for data in (await self.cluster_info()).brokers.values():
+            if MASTER_ID in data.addresses:
+                self._addresses[data.name] = data.addresses[MASTER_ID]
 
     def set_consumer(self, data: ConsumerData) -> None:
         """Set the subscriptions of a consumer group."""
@@ -535,6 +604,9 @@ class Session:
     async def heartbeat(self) -> None:
         """Send a heartbeat to every known broker."""
         if self._groups:
+            if self._meets_all:
+                with contextlib.suppress(InorderError):  # the known ones, then
+                    await self._find_all()
             await asyncio.gather(*map(self._heartbeat, self._broker_addresses()))
 
     async def _heartbeat(self, address: str) -> None:
@@ -585,7 +657,10 @@ class Session:
 
     def _broker_addresses(self) -> list[str]:
         known = self._routes.values()
-        return sorted({address for route in known for address in routes.broker_addresses(route)})
+        found = {address for route in known for address in routes.broker_addresses(route)}
+        if self._meets_all:
+            found.update(self._addresses.values())
+        return sorted(found)
 
     def _on_request(self, connection: Connection, command: Command) -> None:
         topic = command.fields.get(ROUTE_TOPIC)

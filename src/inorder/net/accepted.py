@@ -21,7 +21,7 @@ from inorder.errors import (
 from inorder.escaping import escaped
 from inorder.logs import get_logger
 from inorder.net.fairness import PROBATION_MS, SHARE_FRAMES
-from inorder.net.transport import Buffer, Calls, write_last, write_out
+from inorder.net.transport import SPLIT, Buffer, Calls, write_last, write_out
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
 from inorder.wire.ids import pack_host
 
@@ -307,7 +307,7 @@ class ServerConnection(asyncio.Protocol):
             if self._tls is not None:
                 data = self._decrypt(self._tls, data)
             if self._decoder is None:
-                self._decoder = FrameDecoder(server.config.frame_bytes_max)
+                self._decoder = FrameDecoder(server.config.frame_bytes_max, SPLIT)
             frames = self._decoder.receive_data(data)
             if frames:
                 self._partial_since_ms = -1

@@ -29,7 +29,7 @@ from inorder.errors import (
 from inorder.escaping import escaped
 from inorder.logs import get_logger
 from inorder.net.tls import TlsSession
-from inorder.net.transport import Buffer, Calls, write_out
+from inorder.net.transport import SPLIT, Buffer, Calls, write_out
 from inorder.wire.codes import ResponseCode
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
 from inorder.wire.header import FLAG_RESPONSE, JSON, decode_command
@@ -176,7 +176,7 @@ class Connection(Posting, asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._calls = Calls(self._loop, outstanding_max=config.outstanding_max, peer=address)
-        self._decoder = FrameDecoder(config.frame_bytes_max)
+        self._decoder = FrameDecoder(config.frame_bytes_max, SPLIT)
         self._tls: TlsSession | None = None
         if tls is not None:
             host, _ = parse_address(address)
@@ -303,6 +303,11 @@ class Connection(Posting, asyncio.Protocol):
     async def wait_closed(self) -> None:
         """Wait until the connection is gone, by whichever side."""
         await asyncio.shield(self._lost)
+
+    @property
+    def bytes_received(self) -> int:
+        """How many bytes came."""
+        return self._bytes_received
 
     def statistics(self) -> ConnectionStatistics:
         """Return a snapshot of the counters."""

@@ -13,13 +13,18 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from inorder.accelerated import native
 from inorder.errors import RequestTimeout
 from inorder.wire.exchange import Exchange
 
 if TYPE_CHECKING:
+    from inorder.wire.frame import Split
     from inorder.wire.header import Command
 
 Buffer = bytes | bytearray | memoryview
+
+SPLIT: Split | None = None if native is None else native.split_frames
+"""Splits a read into frames by the compiled module; None: Python does."""
 
 JOIN_BYTES_MAX = 128 * 1024
 """Joining costs a copy, a write a system call; above this the copy costs more."""

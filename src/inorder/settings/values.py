@@ -103,6 +103,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "store.queue_file_bytes": (20, _INT_MAX),
     "store.message_bytes_max": (1, _INT_MAX // 4),
     "net.frame_bytes_max": (1024, 2**30),
+    "linger_ms": (0, 60_000),
     "consumer.pull_interval_ms": (0, _LONG_MAX),
     "consumer.concurrency": (1, 1000),
     "consumer.topic_messages_max": (0, _LONG_MAX),

@@ -55,6 +55,7 @@ from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
 from inorder.wire.names import FIXED_SYSTEM_TOPICS, RESERVED_PREFIXES
 from inorder.wire.replies import Request, command_of, reply_of
+from inorder.wire.requests.groups import CheckClientConfig, ClientConfigCheck
 from inorder.wire.requests.nameserver import GetAllTopics, GetKv
 from inorder.wire.requests.offsets import (
     GetMaxOffset,
@@ -64,7 +65,15 @@ from inorder.wire.requests.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from inorder.wire.requests.pulls import PULL_REPLY_CODES, PULL_SUBSCRIPTION, PullMessage, PullReply
+from inorder.wire.requests.pulls import (
+    PULL_REPLY_CODES,
+    PULL_SUBSCRIPTION,
+    SQL92,
+    TAG,
+    PullMessage,
+    PullReply,
+    parse_subscription,
+)
 from inorder.wire.requests.resizing import ResizeStatus, ResizeView
 from inorder.wire.requests.routes import ClusterInfo, GetClusterInfo, GetRoute, TopicRoute
 
@@ -201,10 +210,11 @@ class Cluster:
         self.group = group
         self._routes: dict[str, TopicRoute] = {}
         self._mapless: set[str] = set()
+        self._filters_taken: set[tuple[str, str]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {"servers": self.servers, "group": self.group}
-        return {**kept, "_routes": {}, "_mapless": set()}
+        return {**kept, "_routes": {}, "_mapless": set(), "_filters_taken": set()}
 
     def queues(self, topic: str) -> list[TopicQueue]:
         """Return the queues of a topic, as the name server knows them now."""
@@ -302,17 +312,40 @@ class Cluster:
         with Admin(self.servers.namesrv, tls=self.servers.context()) as admin:
             admin.groups.create(GroupConfig(self.group))
 
-    def read(self, queue: TopicQueue, start: int, end: int, tag: str = "*") -> Iterator[Pulled]:
+    def require_filter(self, queues: Iterable[TopicQueue], sql: str) -> None:
+        """Ask the brokers of queues once whether they filter by an SQL92 expression.
+
+        Apache RocketMQ answers a pull with an expression that it cannot read as if all messages
+        matched.
+
+        Raises:
+            ConfigError: a broker cannot read the expression, or filters by tags only.
+        """
+        for queue in {queue.broker: queue for queue in queues}.values():
+            if (queue.broker, sql) in self._filters_taken:
+                continue
+            subscription = parse_subscription(queue.topic, sql, 0, SQL92)
+            check = ClientConfigCheck(f"spark@{os.getpid()}", self.group, subscription)
+            try:
+                self.ask(queue, CheckClientConfig(), check.encode())
+            except BrokerError as error:
+                raise ConfigError(f"sql: broker {queue.broker}: {error}") from None
+            self._filters_taken.add((queue.broker, sql))
+
+    def read(
+        self, queue: TopicQueue, start: int, end: int, tag: str = "*", sql: str | None = None
+    ) -> Iterator[Pulled]:
         """Yield the messages between two offsets, reply by reply."""
+        wanted = (tag, TAG) if sql is None else (sql, SQL92)
         at, failures, depth = start, 0, 1
         while at < end:
             try:
-                for pulled in self._stretch(queue, at, end, tag, depth):
+                for pulled in self._stretch(queue, at, end, wanted, depth):
                     yield pulled
                     failures = 0
                     if pulled.next_offset <= at:
                         return  # nothing is stored there, or no longer: the caller decides
-                    if pulled.next_offset - at <= STOCK_MESSAGES and tag == "*":
+                    if pulled.next_offset - at <= STOCK_MESSAGES and wanted == ("*", TAG):
                         depth = AHEAD
                     at = pulled.next_offset
             except TransportError:
@@ -323,7 +356,7 @@ class Cluster:
                 time.sleep(PAUSE_S * failures)
 
     def _stretch(
-        self, queue: TopicQueue, start: int, end: int, tag: str, depth: int
+        self, queue: TopicQueue, start: int, end: int, wanted: tuple[str, str], depth: int
     ) -> Iterator[Pulled]:
         """Pull with requests sent ahead, until a reply does not continue at the expected offset."""
         connection = self._reader(queue)
@@ -331,7 +364,7 @@ class Cluster:
         asked: deque[tuple[int, int]] = deque()
 
         def ask(offset: int) -> None:
-            asked.append((offset, connection.send(self._pull(queue, offset, tag, step))))
+            asked.append((offset, connection.send(self._pull(queue, offset, wanted, step))))
 
         at = ahead = start
         try:
@@ -354,10 +387,10 @@ class Cluster:
             for _, request in asked:
                 connection.ignore(request)
 
-    def _pull(self, queue: TopicQueue, offset: int, tag: str, count: int) -> Command:
+    def _pull(self, queue: TopicQueue, offset: int, wanted: tuple[str, str], count: int) -> Command:
         request = PullMessage(
             self.group, queue.topic, queue.index, offset, count, PULL_SUBSCRIPTION,
-            0, 0, 0, tag, "TAG", bulk=BULK_BYTES,
+            0, 0, 0, *wanted, bulk=BULK_BYTES,
         )  # fmt: skip
         return Command.request(request.CODE, encode_fields(request))
 

@@ -99,6 +99,18 @@ class CommitLog:
         self._last_at = at
         return at
 
+    def open_room(self) -> tuple[int, int, int]:
+        """Return where in `pending` the next record goes, where the room ends, and the base.
+
+        Whoever puts records there calls `took`; `reserve` makes more room.
+        """
+        return self._used, self._room, self.pending_base
+
+    def took(self, used: int, last_at: int) -> None:
+        """Count the records put into the open room, up to `used`; the last one is at `last_at`."""
+        self._used = used
+        self._last_at = last_at
+
     def _make_room(self, size: int) -> int:
         if self.failed is not None:
             raise StoreFailed(self.failed)

@@ -132,6 +132,7 @@ class QueueFiles:
 _pack: Final = ENTRY.pack
 _unpack: Final = ENTRY.unpack
 FILLER_BLOCK: Final = 4096
+TAG_CODE_AT: Final = 12
 
 
 class QueueIndex:
@@ -228,6 +229,18 @@ class QueueIndex:
             return None
         position, size, tag = _unpack(data)
         return None if size <= 0 or size == FILLER_SIZE else (position, size, tag)
+
+    def set_tag_code(self, offset: int, code: int) -> None:
+        """Change the tag code of an entry that is in its file; `sync_tag_codes` makes it last."""
+        at = offset * ENTRY_BYTES
+        key = self._key(at - at % self._files.size)
+        self._files.get(key).pwrite(code.to_bytes(8, "big"), at % self._files.size + TAG_CODE_AT)
+        self._files.unsynced[key] = None
+
+    def sync_tag_codes(self) -> None:
+        """Return when changed tag codes are on disk."""
+        for key in [key for key in self._files.unsynced if key[:2] == (self.topic, self.queue_id)]:
+            self._files.get(key).fdatasync()
 
     def write_out(self) -> None:
         """Write the settled entries of the tail to the files; OSError: they stay in the tail."""

@@ -16,7 +16,7 @@ from typing import Final
 from inorder.store.consumequeue import QueueIndex
 from inorder.store.keyindex import KeyIndex
 from inorder.store.queues import QueueTable
-from inorder.wire.names import SCHEDULE_TOPIC, delay_ms
+from inorder.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC, delay_ms
 from inorder.wire.properties import get
 from inorder.wire.record import (
     TRANSACTION_COMMIT,
@@ -24,6 +24,7 @@ from inorder.wire.record import (
     TRANSACTION_ROLLBACK,
     ScannedRecord,
 )
+from inorder.wire.timers import entry_code
 
 PROBLEMS_MAX: Final = 100
 
@@ -87,9 +88,13 @@ class Dispatcher:
 
 
 def tag_code(record: ScannedRecord, delays_ms: Sequence[int]) -> int:
-    """Return the tag code of a queue entry: the tag's hash, or when a delayed message is due."""
+    """Return the tag code of a queue entry: the tag's hash, or the time of a delayed message."""
     if record.topic == SCHEDULE_TOPIC:
         level = get(record.properties, b"DELAY")
         if level is not None and level.isdigit() and int(level) > 0:
             return record.stored_at_ms + delay_ms(delays_ms, int(level))
+    if record.topic == TIMER_TOPIC:
+        code = entry_code(record.properties)
+        if code is not None:
+            return code
     return record.tag_hash

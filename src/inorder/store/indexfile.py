@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
@@ -30,8 +30,14 @@ from inorder.store.slotarray import SlotArray
 REGION_SLOTS: Final = 16 * 1024
 SECONDS_MAX: Final = 0x7FFFFFFF
 REBUILD_ENTRIES: Final = 50_000
+PART_SLOTS: Final = 8 * REGION_SLOTS
+"""How many slots of a file are read at a time to make the array of all."""
+FROZEN_STEP: Final = 4096
 _SLOT: Final = struct.Struct(">i")
 
+
+Late = Callable[[], bool]
+"""Says whether work that can wait has taken long enough; what is left goes on at the next call."""
 
 IndexRow = tuple[int, int, int]
 """A key to be added: (hash, position, store time)."""
@@ -52,7 +58,7 @@ class IndexFile:
     """An open index file."""
 
     __slots__ = (
-        "_array", "_dirty", "_file", "_freezing", "_frozen", "_slots", "entries_max",
+        "_array", "_dirty", "_file", "_freezing", "_frozen", "_making", "_slots", "entries_max",
         "header", "path", "written",
     )  # fmt: skip
 
@@ -67,6 +73,7 @@ class IndexFile:
         self._frozen: dict[int, int] = {}
         self._freezing: Iterator[None] | None = None
         self._array: SlotArray | None = None
+        self._making: Iterator[None] | None = None
 
     @staticmethod
     def size_of(slots: int, entries: int) -> int:
@@ -155,6 +162,7 @@ class IndexFile:
             end, end_ms = position, stored_at_ms
         if out:
             self._file.pwrite(out, self._entry_at(first))
+            self._making = None  # what it has read is old now
             if self._array is None:
                 self._dirty.update(changed)
             else:
@@ -167,9 +175,9 @@ class IndexFile:
 
         Each entry has a hash (i32), a position (i64) and a store time (i64).
         """
+        self.prepare(native)
         array = self._array
-        if array is None:
-            array = self._make_array(native)
+        assert array is not None, "it is prepared"
         begin_ms, _, begin, _, used, count = self.header
         places, stored = memoryview(positions).cast("q"), memoryview(times).cast("q")
         if count <= 1:
@@ -180,19 +188,38 @@ class IndexFile:
         used += chained.slots_used
         self.header = Header(begin_ms, stored[-1], begin, places[-1], used, count + len(places))
 
-    def _make_array(self, native: ModuleType) -> SlotArray:
+    def prepare(self, native: ModuleType, late: Late | None = None) -> bool:
+        """Make the array of all slots; False: it is late, call again to go on."""
+        if self._array is not None:
+            return True
+        if self._making is None:
+            self._making = self._make_array(native)
+        try:
+            for _ in self._making:
+                if late is not None and late():
+                    return False
+        except OSError:
+            self._making = None
+            raise
+        self._making = None
+        return True
+
+    def _make_array(self, native: ModuleType) -> Iterator[None]:
         while self._freezing is not None or self._dirty:
-            self.write_slots(REBUILD_ENTRIES)
-        data = self._file.pread(self._slots * SLOT_BYTES, INDEX_HEADER_BYTES)
-        self._array = SlotArray(
-            native, data, self.header.next_entry, self._slot, region_slots=REGION_SLOTS
-        )
-        return self._array
+            self.write_slots(1)
+            yield
+        array = SlotArray(native, region_slots=REGION_SLOTS)
+        for first in range(0, self._slots, PART_SLOTS):
+            size = min(PART_SLOTS, self._slots - first) * SLOT_BYTES
+            data = self._file.pread(size, INDEX_HEADER_BYTES + first * SLOT_BYTES)
+            array.extend(data, self.header.next_entry, self._slot)
+            yield
+        self._array = array
 
     def drop_array(self) -> None:
         """Free the memory of the array if the file is settled."""
         if self.settled:
-            self._array = None
+            self._array = self._making = None
 
     @property
     def settled(self) -> bool:
@@ -211,8 +238,11 @@ class IndexFile:
             return self._array.dirty_regions
         return len(self._dirty) + len(self._frozen)
 
-    def write_slots(self, regions_max: int) -> bool:
-        """Write changed slots, a bounded number of regions; tell whether file and memory agree."""
+    def write_slots(self, regions_max: int, late: Late | None = None) -> bool:
+        """Write changed slots, one region at least; tell whether file and memory agree.
+
+        Ends after `regions_max` regions, or when it is `late`.
+        """
         if self._freezing is None:
             if not self.dirty_slots:
                 if self.written != self.header:
@@ -225,7 +255,8 @@ class IndexFile:
                 self._freezing = self._write_frozen(self.header)
         try:
             for _ in itertools.islice(self._freezing, regions_max):
-                pass
+                if late is not None and late():
+                    break
         except OSError:
             self._dirty = {**self._frozen, **self._dirty}
             self._frozen = {}
@@ -235,8 +266,10 @@ class IndexFile:
 
     def _write_frozen(self, header: Header) -> Iterator[None]:
         regions: dict[int, list[int]] = {}
-        for slot in self._frozen:
+        for index, slot in enumerate(self._frozen, 1):
             regions.setdefault(slot // REGION_SLOTS, []).append(slot)
+            if index % FROZEN_STEP == 0:
+                yield
         for region in sorted(regions):
             slots = regions[region]
             low, high = min(slots), max(slots) + 1
@@ -287,7 +320,7 @@ class IndexFile:
 
     def rebuild(self, count: int, end_ms: int) -> None:
         """Rebuild the slots from the entries below `count` and drop the other entries."""
-        self._array = None
+        self._array = self._making = None
         slots = bytearray(self._slots * SLOT_BYTES)
         header = self.header
         used = 0

@@ -26,6 +26,11 @@ _INT: Final = struct.Struct(">i")
 _native_count_right: Final = None if native is None else native.count_right
 
 
+def is_light(queue: QueueIndex) -> bool:
+    """Return whether a queue may lead to records of other topics."""
+    return queue.topic.startswith(LIGHT_PREFIX)
+
+
 def is_intact(log: CommitLog, queue: QueueIndex, offset: int) -> bool:
     """Return whether the entry at an offset leads to its record. Fillers and expired ones count."""
     position, size = _place(queue.read(offset, 1))
@@ -61,7 +66,7 @@ def _place(entry: bytes | bytearray) -> tuple[int, int]:
 def looks_intact(log: CommitLog, queue: QueueIndex) -> bool:
     """Check the first and the last entry, and that the record before the first is gone."""
     end, first = queue.settled_offset, queue.min_offset
-    if not end or queue.topic.startswith(LIGHT_PREFIX):
+    if not end or is_light(queue):
         return True
     if not is_intact(log, queue, end - 1):
         return False
@@ -102,7 +107,7 @@ def count_intact(
     for records that may not be in memory.
     """
     total = len(data) // ENTRY_BYTES
-    if queue.topic.startswith(LIGHT_PREFIX):
+    if is_light(queue):
         return total
     topic, done, last = queue.topic.encode(), 0, None
     expired = log.min_position if queue.first_position < log.min_position else 0

@@ -32,7 +32,7 @@ from inorder.errors import StoreError
 from inorder.logs import get_logger
 from inorder.store.checkpoints import IndexState
 from inorder.store.commitlog import CommitLog
-from inorder.store.indexfile import IndexFile
+from inorder.store.indexfile import IndexFile, Late
 from inorder.store.layout import Layout
 from inorder.store.scan import record_at
 from inorder.wire.ids import java_hash
@@ -59,9 +59,8 @@ Noted = tuple[str, bytes, int, int]
 
 
 class NotedRows(NamedTuple):
-    """Records of one batch whose keys the compiled module has hashed."""
+    """Records of one batch or one read whose keys the compiled module has hashed."""
 
-    topic: str
     hashes: bytes
     """An i32 for each key, in the order of the records."""
     position: int
@@ -69,7 +68,7 @@ class NotedRows(NamedTuple):
     positions: bytes
     """An i64 for each key: where its record lies."""
     records: int
-    """How many records the batch has."""
+    """How many records there are."""
 
 
 def alike(
@@ -193,7 +192,9 @@ def hashes_of(topic: str, properties: bytes) -> list[int]:
     return hash_pure([prefix_hash(topic)] * len(keys), keys)
 
 
-BATCH_RECORDS: Final = 1024
+BATCH_RECORDS: Final = 1024 if native is not None else 128
+ROWS_RECORDS: Final = 4096
+"""How many records are indexed at a time: singles, or rows. Each takes a millisecond at most."""
 SLOTS_WAITING_MAX: Final = 32_768
 SLOT_INTERVAL_MS: Final = 3000
 QUERY_COUNT_MAX: Final = 64
@@ -260,7 +261,7 @@ class KeyIndex:
         """Continue at `position`: the files hold everything below it."""
         self.waiting.clear()
         self._settled = self._more = self._more_settled = 0
-        self._settled_at = self._added = self.written_position = position
+        self._settled_at = self._added = self.written_position = self._freezing_at = position
 
     @property
     def end_position(self) -> int:
@@ -311,8 +312,11 @@ class KeyIndex:
         """Return how many records in the log wait for their keys to be added."""
         return self._settled + self._more_settled
 
-    def build(self, records_max: int, now_ms: int) -> None:
-        """Add the keys of up to `records_max` records. After an OSError the others still wait."""
+    def build(self, records_max: int, now_ms: int, late: Late | None = None) -> None:
+        """Add the keys of up to `records_max` records, or until it is `late`.
+
+        After an OSError the others still wait.
+        """
         if not self.enabled:
             del self.waiting[: self._settled]
             self._more -= self._more_settled
@@ -320,17 +324,21 @@ class KeyIndex:
             return
         while records_max > 0 and self._settled:
             first = self.waiting[: min(BATCH_RECORDS, records_max, self._settled)]
-            batch, run = alike(first, min(records_max, 16 * BATCH_RECORDS))
+            batch, run = alike(first, min(records_max, ROWS_RECORDS))
             if run:
                 records_max -= sum([rows.records for rows in run])
-                self._add_rows(run, now_ms)
+                if not self._add_rows(run, now_ms, late):
+                    return
             else:
                 records_max -= len(batch)
-                self._add_batch(batch, now_ms)
+                if not self._add_batch(batch, now_ms, late):
+                    return
+            if late is not None and late():
+                return
 
     # hot: 0.05 µs a record with one key, writing included
-    def _add_rows(self, run: list[NotedRows], now_ms: int) -> None:
-        """Add the first batches that wait; their keys are hashed already."""
+    def _add_rows(self, run: list[NotedRows], now_ms: int, late: Late | None = None) -> bool:
+        """Add the first rows that wait; their keys are hashed already. False: it is late."""
         hashes = b"".join([rows.hashes for rows in run])
         positions = b"".join([rows.positions for rows in run])
         owners = memoryview(positions).cast("q")
@@ -344,11 +352,11 @@ class KeyIndex:
                     self._settled += 1
                     self._more -= 1
                     self._more_settled -= 1
-                for rows in parts:
-                    self._add_rows([rows], now_ms)
-                return
+                return all(self._add_rows([rows], now_ms, late) for rows in parts)
             times = b"".join([_TIME(rows.stored_at_ms) * (len(rows.hashes) // 4) for rows in run])
             if native is not None and len(owners) >= COMPILED_ROWS_MIN:
+                if not file.prepare(native, late):
+                    return False
                 file.add_packed(native, hashes, positions, times)
             else:
                 stored = memoryview(times).cast("q")
@@ -358,10 +366,15 @@ class KeyIndex:
         self._more -= more
         self._more_settled -= more
         self._forget(len(run))
+        return True
 
-    def _add_batch(self, batch: list[Noted], now_ms: int) -> None:
-        if len(batch) >= COMPILED_ROWS_MIN and self._add_compiled(batch, now_ms):
-            return
+    def _add_batch(self, batch: list[Noted], now_ms: int, late: Late | None = None) -> bool:
+        """Add the first single records that wait. False: it is late."""
+        if native is not None and len(batch) >= COMPILED_ROWS_MIN:
+            if self.files and not self.files[-1].prepare(native, late):
+                return False
+            if self._add_compiled(batch, now_ms):
+                return True
         prefixes: list[int] = []
         keys: list[bytes] = []
         owners: list[int] = []
@@ -391,6 +404,7 @@ class KeyIndex:
                 self._forget(owners[done] - removed)
                 removed = owners[done]
         self._forget(len(batch) - removed)
+        return True
 
     # hot: 0.3 µs a record with two keys, writing included (bench/hotpath.py)
     def _add_compiled(self, batch: list[Noted], now_ms: int) -> bool:
@@ -412,7 +426,11 @@ class KeyIndex:
         """Stop waiting for the first `count` records: their keys are in entries."""
         del self.waiting[:count]
         self._settled -= count
-        self._added = self.waiting[0][2] if self._settled else self._settled_at
+        if not self._settled:
+            self._added = self._settled_at
+            return
+        first = self.waiting[0]
+        self._added = first.position if isinstance(first, NotedRows) else first[2]
 
     def _file_for(self, owners: Sequence[int], done: int, now_ms: int) -> IndexFile:
         """Return the file for the next record's keys; a new one if they do not all fit."""
@@ -442,8 +460,11 @@ class KeyIndex:
         self.files.append(file)
         return file
 
-    def write(self, now_ms: int, *, regions_max: int) -> None:
-        """Bring slots and header up to the entries when it is time, a bounded number of regions."""
+    def write(self, now_ms: int, *, regions_max: int, late: Late | None = None) -> None:
+        """Bring slots and header up to the entries when it is time, a bounded number of regions.
+
+        It ends early when it is `late`.
+        """
         last = self.files[-1] if self.files else None
         if last is None or last.settled:
             self.written_position = self._added
@@ -455,9 +476,10 @@ class KeyIndex:
             self._slots_written_ms = now_ms
             self._freezing_at = self._added
         self.unsynced[last.path] = None
-        last.write_slots(regions_max)
+        last.write_slots(regions_max, late)
         if not last.freezing:
-            self.written_position = self._freezing_at
+            # The array of slots may have begun to write them earlier, when less was added.
+            self.written_position = max(self.written_position, self._freezing_at)
 
     def release_memory(self) -> None:
         """Give back memory that only a busy index needs."""

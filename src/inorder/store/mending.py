@@ -42,7 +42,7 @@ from inorder.store.layout import (
 )
 from inorder.store.scan import MAGIC_AT, MAGICS, LogScan
 from inorder.store.segments import Segment, Segments
-from inorder.wire.names import SCHEDULE_TOPIC
+from inorder.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from inorder.wire.record import TRANSACTION_COMMIT, TRANSACTION_MASK, ScannedRecord, scan
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -240,7 +240,7 @@ class _Correction:
             layout.consumequeue / wanted.topic,
             layout.consumequeue,
         )
-        self._due_in_tag = wanted.topic == SCHEDULE_TOPIC
+        self._due_in_tag = wanted.topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
         self.done = Mended(wanted.topic, wanted.queue_id, found.end, found.first())
         self.done.holds_last = found.end > 0 and found.part(found.end - 1, found.end) != _NONE
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from inorder.disk import Files
@@ -32,13 +33,21 @@ NOTHING_CUT: Final = 1 << 62
 NEW_FILE_COST: Final = 16
 
 
+class Cut(Enum):
+    """Where `QueueTable.write_out` stopped because it was late."""
+
+    NOT = "not"
+    AT_QUEUE = "at a queue"
+    AT_NEW_FILE = "at a queue that needs a new file"
+
+
 class QueueTable:
     """Queues by topic and id."""
 
     __slots__ = (
-        "_files", "_layout", "_log", "_topics", "cut_short", "cutting", "dirty", "firsts", "limit",
-        "noted", "on_damage", "on_first", "queue_files", "short_allowed", "thorough", "to_note",
-        "trusting", "unwritten", "verifying",
+        "_budget_left", "_files", "_layout", "_log", "_topics", "cut_short", "cutting", "dirty",
+        "firsts", "limit", "noted", "on_damage", "on_first", "queue_files", "short_allowed",
+        "thorough", "to_note", "trusting", "unwritten", "verifying",
     )  # fmt: skip
 
     def __init__(
@@ -51,7 +60,8 @@ class QueueTable:
         self._topics: dict[str, dict[int, QueueIndex | None]] = {}
         self.dirty: list[QueueIndex] = []  # given offsets in this tick
         self.unwritten: dict[QueueIndex, None] = {}  # with settled entries in memory, oldest first
-        self.cut_short = False  # the last write_out stopped because it was late
+        self._budget_left = 0
+        self.cut_short = Cut.NOT  # where the last write_out stopped because it was late
         self.limit = NOTHING_CUT
         self.cutting = False
         self.thorough = False
@@ -157,17 +167,23 @@ class QueueTable:
     def write_out(self, budget: int, late: Callable[[], bool] | None = None) -> None:
         """Write the entries of up to `budget` queues, those waiting longest first.
 
-        One that needs a new file counts as `NEW_FILE_COST`. Ends early when it is `late`: a new
-        file may take long while the disk is busy.
+        One that needs a new file counts as `NEW_FILE_COST`. Ends early when it is `late`, after one
+        queue at least: `cut_short` then says whether the next one needs a new file, which may take
+        long while the disk is busy. The next call goes on with the rest of the budget.
         """
         unwritten = self.unwritten
-        self.cut_short = False
+        if late is not None and self.cut_short is not Cut.NOT:
+            budget = self._budget_left  # or a round that is cut would have no end
+        self.cut_short = Cut.NOT
+        is_first = True
         for queue in list(itertools.islice(unwritten, budget)):
-            if late is not None and queue.needs_file and late():
-                self.cut_short = True
-                break
             if budget <= 0:
                 break
+            if late is not None and not is_first and late():
+                self.cut_short = Cut.AT_NEW_FILE if queue.needs_file else Cut.AT_QUEUE
+                self._budget_left = budget
+                break
+            is_first = False
             budget -= NEW_FILE_COST if queue.needs_file else 1
             queue.write_out()
             del unwritten[queue]

@@ -215,8 +215,10 @@ class Recovery:
         if synced is None or synced.token != slot.token:
             low = self._log.min_position
             synced = Positions(queues=low, log=low)
+        # Retention may have taken records that were not in the key index yet.
+        index_from = max(slot.index, self._log.min_position)
         return Start(
-            method, slot.queues, slot.index, slot.index_state, synced.log, slot.stored_at_ms,
+            method, slot.queues, index_from, slot.index_state, synced.log, slot.stored_at_ms,
             queues_synced=max(synced.queues, self._log.min_position), queue_count=slot.queue_count,
         )  # fmt: skip
 

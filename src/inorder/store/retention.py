@@ -1,9 +1,10 @@
 """What may be deleted: a pure decision from ages and free disk space, and the code that deletes.
 
 RocketMQ's rules: segments go oldest first, never the last one, at most ten a run. In the hours of
-`delete_when`, or when the disk is fuller than `disk_used_ratio_max`, expired segments go (by the
-time of their last change). Above `disk_clean_forcibly_ratio` segments go whether they are expired
-or not. Above `disk_full_ratio` writes are refused until usage is below the forcible ratio again.
+`delete_when`, when the disk is fuller than `disk_used_ratio_max`, or when an operator asks for it,
+expired segments go (by the time of their last change). Above `disk_clean_forcibly_ratio` segments
+go whether they are expired or not. Above `disk_full_ratio` writes are refused until usage is below
+the forcible ratio again.
 
 inorder adds two rules. A segment stays until the queue entries of its records are on disk, because
 after the segment is gone only the entries say at which offset a queue continues. And it stays while
@@ -57,6 +58,7 @@ def decide(
     local_hour: int,
     used_ratio: float,
     full_before: str | None,
+    asked: bool = False,
 ) -> Decision:
     """Decide by the ages of the segments that may go, oldest first (the last is not among them)."""
     full_ratio = _clamp(config.disk_full_ratio, FULL_RATIO_RANGE)
@@ -67,7 +69,9 @@ def decide(
     elif used_ratio <= forcibly_ratio:
         full = None
     at_once = used_ratio > forcibly_ratio
-    due = at_once or used_ratio > config.disk_used_ratio_max or local_hour in _hours(config)
+    due = (
+        asked or at_once or used_ratio > config.disk_used_ratio_max or local_hour in _hours(config)
+    )
     count = 0
     if due:
         for age_ms in ages_ms[:SEGMENTS_PER_RUN]:
@@ -85,7 +89,9 @@ def _hours(config: StoreConfig) -> set[int]:
     return {int(hour) for hour in config.delete_when.split(";") if hour.strip().isdigit()}
 
 
-def clean(store: Store, now_ms: int, local_hour: int, usage: DiskUsage) -> CleanReport:
+def clean(
+    store: Store, now_ms: int, local_hour: int, usage: DiskUsage, *, asked: bool = False
+) -> CleanReport:
     """Decide and remove segments, then queue files and index files that only point below them."""
     segments = store.log.segments
     needed_from = store.flushed_position
@@ -98,6 +104,7 @@ def clean(store: Store, now_ms: int, local_hour: int, usage: DiskUsage) -> Clean
         local_hour=local_hour,
         used_ratio=usage.used_ratio,
         full_before=store.disk_trouble,
+        asked=asked,
     )
     if decision.segments:  # noted first: after a kill the files would look lost otherwise
         store.note_taken(segments.items[decision.segments].position)

@@ -2,10 +2,10 @@
 
 The compiled module chains and enters a batch of keys in an array of all slots instead of one slot
 at a time. The array takes 4 bytes a slot, 20 MB for RocketMQ's five million. The first large batch
-makes it; it goes with the file, or when the index has been quiet. Slots reach the file region by
-region. A slot in the file may point at an entry that the header does not count yet: `IndexFile`
-follows such a slot through the entries, so a region can be written at any time. Why there is a
-compiled way beside the one in Python: decision 37.
+makes it, part by part; it goes with the file, or when the index has been quiet. Slots reach the
+file region by region. A slot in the file may point at an entry that the header does not count yet:
+`IndexFile` follows such a slot through the entries, so a region can be written at any time. Why
+there is a compiled way beside the one in Python: decision 37.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ class SlotArray:
     def __init__(
         self,
         native: ModuleType,
-        data: bytes,
-        count: int,
-        follow: Callable[[int], int],
         *,
         region_slots: int,
     ) -> None:
-        """Take over the slots of a file that counts entries below `count`.
+        """Begin without slots; `extend` takes over those of a file."""
+        self._native = native
+        self._values = array("i")
+        self._region_slots = region_slots
+        self._dirty: dict[int, None] = {}
+
+    def extend(self, data: bytes, count: int, follow: Callable[[int], int]) -> None:
+        """Take over the next slots of a file that counts entries below `count`.
 
         `follow` gives the right number for a slot that points elsewhere.
         """
         values = _swapped(array("i", data))
-        for slot in native.slots_outside(values, count):
-            values[slot] = follow(slot)
-        self._native = native
-        self._values = values
-        self._region_slots = region_slots
-        self._dirty: dict[int, None] = {}
+        first = len(self._values)
+        for slot in self._native.slots_outside(values, count):
+            values[slot] = follow(first + slot)
+        self._values += values
 
     def get(self, slot: int) -> int:
         """Return the number of a slot's newest entry, 0 if it has none."""

@@ -143,8 +143,10 @@ class FlushPlan:
 
 QUEUES_PER_HOUSEKEEP: Final = 256
 RECORDS_PER_QUEUE: Final = 4
-NEW_FILES_MS: Final = 2
-"""How long one call of `housekeep` may spend on new queue files."""
+HOLD_MS: Final = 1
+"""How long one call of `housekeep` may take, less a portion of each kind: below 2 ms in all."""
+BACKLOG_MAX: Final = 65_536
+"""Records above this number are indexed whatever the time: what waits in memory is bounded."""
 REGIONS_PER_HOUSEKEEP: Final = 32
 
 
@@ -491,24 +493,28 @@ class Store:
         """Write out queue entries and keys: of up to `budget` queues and 4 times as many records.
 
         Where many queues wait, a share of them is written a call: so each gathers entries between
-        two writes, and thirty-two calls write all. Returns whether more is waiting. Trouble with
-        the disk makes the store unwritable until a later call succeeds; the log has everything
-        meanwhile.
+        two writes, and thirty-two calls write all. A call ends after `HOLD_MS` and a portion of
+        each kind, so that the owner can serve others; the next one goes on there. Returns whether
+        more is waiting. Trouble with the disk makes the store unwritable until a later call
+        succeeds; the log has everything meanwhile.
         """
         if self._closed:
             raise AlreadyClosed("the store is closed")
         keys = self.keys
         # The more waits, the more a call does: this bounds what waits.
         records = max(budget * RECORDS_PER_QUEUE, keys.settled_count // 8)
+        clock = self._clock
+        ends_ms = clock.monotonic_ms() + HOLD_MS
+
+        def late() -> bool:
+            return clock.monotonic_ms() >= ends_ms
+
         try:
             if not keys_only:
-                ends_ms = self._clock.monotonic_ms() + NEW_FILES_MS
-                self.queues.write_out(
-                    max(budget, len(self.queues.unwritten) // 32),
-                    lambda: self._clock.monotonic_ms() >= ends_ms,
-                )
-            keys.build(records, now_ms)
-            keys.write(now_ms, regions_max=REGIONS_PER_HOUSEKEEP)
+                self.queues.write_out(max(budget, len(self.queues.unwritten) // 32), late)
+            keys.build(min(records, keys.settled_count - BACKLOG_MAX), now_ms)
+            keys.build(records, now_ms, late)
+            keys.write(now_ms, regions_max=REGIONS_PER_HOUSEKEEP, late=late)
             self._write_positions()
         except OSError as error:
             if self._index_trouble is None:
@@ -665,11 +671,28 @@ class Store:
         """Return when a file was last changed."""
         return self._files.info(path).modified_ms
 
-    def clean(self, now_ms: int, local_hour: int, usage: DiskUsage) -> CleanReport:
-        """Delete what has expired or what must go to free space, and judge the free space."""
-        report = retention.clean(self, now_ms, local_hour, usage)
+    def clean(
+        self, now_ms: int, local_hour: int, usage: DiskUsage, *, asked: bool = False
+    ) -> CleanReport:
+        """Delete what has expired or what must go to free space, and judge the free space.
+
+        Expired segments go in the configured hours; if an operator has `asked` for it, at any hour.
+        """
+        report = retention.clean(self, now_ms, local_hour, usage, asked=asked)
         self._disk_trouble = report.disk_full
         return report
+
+    def clean_queues(self, topic: str) -> int:
+        """Begin a topic's queues where the log begins; return how many files were deleted.
+
+        A queue without messages goes on where it ended (`note_taken`).
+        """
+        removed = 0
+        for queue in self.queues.of_topic(topic):
+            before = queue.first_file
+            self.queues.set_min_offset(queue)
+            removed += (queue.first_file - before) // self.config.queue_file_bytes
+        return removed
 
     def note_taken(self, kept: int) -> None:
         """Note that the log begins at a position, and which queues have no message left.

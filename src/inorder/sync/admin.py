@@ -28,6 +28,9 @@ class Cluster(Facade):
     runtime = blocking(twin.Cluster.runtime)
     settings = blocking(twin.Cluster.settings)
     update_settings = blocking(twin.Cluster.update_settings)
+    transactions = blocking(twin.Cluster.transactions)
+    resume_transaction = blocking(twin.Cluster.resume_transaction)
+    clean = blocking(twin.Cluster.clean)
     route = blocking(twin.Cluster.route)
 
 
@@ -76,8 +79,10 @@ class Offsets(Facade):
 class Messages(Facade):
     """The messages of a cluster."""
 
+    waiting = blocking(twin.Messages.waiting)
     by_id = blocking(twin.Messages.by_id)
     by_key = blocking(twin.Messages.by_key)
+    traces = blocking(twin.Messages.traces)
     by_time = blocking(twin.Messages.by_time)
     by_offset = blocking(twin.Messages.by_offset)
     read = blocking(twin.Messages.read)

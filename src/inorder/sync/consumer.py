@@ -83,6 +83,9 @@ class Consumer:
     long it owns the queue after its connection is lost (1 s); in seconds, or a timedelta. A handler
     that runs longer than that after a failure may overlap with the next owner's.
 
+    With `trace` the client writes RocketMQ's message traces, which `mqadmin` and dashboards show,
+    to the brokers' trace topic (`traceTopicEnable`).
+
     Plain handlers are called in threads, async ones on the client's own event loop.
     """
 
@@ -101,6 +104,7 @@ class Consumer:
         after_handle: Hook | None = None,
         lease: Duration | None = None,
         grace: Duration | None = None,
+        trace: bool = False,
     ) -> None:
         self._portal: Portal | None = None
         self._closed = False
@@ -118,6 +122,7 @@ class Consumer:
             after_handle=after_handle,
             lease=lease,
             grace=grace,
+            trace=trace,
         )
         self._async._threads = ThreadWorkers
 
@@ -127,6 +132,7 @@ class Consumer:
         *,
         order: Order = "queue",
         tag: str = "*",
+        sql: str | None = None,
         concurrency: int | None = None,
         batch: int = 1,
         on_failure: Policy | None = None,
@@ -138,11 +144,13 @@ class Consumer:
 
         The handler gets a message, or with `batch` above 1 a list of up to `batch` messages of one
         queue (with `order="key"`: of one key). When it returns, the message is done; of a list,
-        Handled says which messages are. After `raise Retry(after=seconds)` it is called again
-        later. Any other exception is a failed attempt, and `on_failure` says what follows: Block(),
-        DeadLetter() or, with `order="key"`, Park(). `tag` is `*`, a tag, or several as in `paid ||
-        shipped`. With `auto_commit=False` a handler of an ordered topic returns Outcome.COMMIT or
-        Outcome.ROLLBACK for all messages since its last such result.
+        Handled says which messages are. To a message that asks for a reply it may return a Reply.
+        After `raise Retry(after=seconds)` it is called again later. Any other exception is a failed
+        attempt, and `on_failure` says what follows: Block(), DeadLetter() or, with `order="key"`,
+        Park(). `tag` is `*`, a tag, or several as in `paid || shipped`. `sql` is an SQL92
+        expression over the properties instead, as in `amount > 100 AND country = 'de'`. With
+        `auto_commit=False` a handler of an ordered topic returns Outcome.COMMIT or Outcome.ROLLBACK
+        for all messages since its last such result.
 
         With `order="key"` up to `concurrency` handlers run at a time, and the messages of one key
         run one after the other. The key is the message's own, or comes from `key_of`: the name of a
@@ -153,6 +161,7 @@ class Consumer:
             topic,
             order=order,
             tag=tag,
+            sql=sql,
             concurrency=concurrency,
             batch=batch,
             on_failure=on_failure,

@@ -50,11 +50,18 @@ _SIGNAL_SECONDS = 0.5
 
 
 class Work(Protocol):
-    """Work in the inbox."""
+    """Work in the inbox. `begin` returns True if it has more to do before any other work begins."""
 
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None: ...
+    def begin(self, loop: asyncio.AbstractEventLoop) -> bool | None: ...
 
     def fail(self, error: Exception) -> None: ...
+
+
+class Outbox(Work, Protocol):
+    """Messages that have a future each; its length is how many have no outcome."""
+
+    def __len__(self) -> int: ...
+    def __hash__(self) -> int: ...
 
 
 class Call:
@@ -144,7 +151,7 @@ class Waiter:
 
     __slots__ = ("_args", "_begin", "_error", "_lock", "_portal", "_result", "gone")
 
-    def __init__(self, portal: Portal, begin: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def __init__(self, portal: Portal, begin: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
         self._portal = portal
@@ -304,11 +311,13 @@ class Portal:
         self._loop = _new_loop()
         self._inbox: deque[Work] = deque()
         self.posted: set[Waiter | Posted] = set()  # accepted, and without an outcome
+        self.outboxes: set[Outbox] = set()  # of open producers
         self._open: weakref.WeakKeyDictionary[AsyncCloseable, bool] = weakref.WeakKeyDictionary()
         self._woken = False
         self._stopped = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
+        self._ident = self._thread.ident
 
     @overload
     def call(
@@ -325,7 +334,7 @@ class Portal:
         """
         call = Call(fn, args)
         try:
-            self._put(call)
+            self.put(call)
             done = call.wait(timeout)
         except InorderError:
             raise  # the portal did not accept the call
@@ -340,10 +349,10 @@ class Portal:
     def submit(self, fn: Callable[..., asyncio.Future[T]], *args: Any) -> Future[T]:
         """Run a function on the loop and return the future of its result."""
         submitted = Submitted(fn, args)
-        self._put(submitted)
+        self.put(submitted)
         return submitted.future
 
-    def post(self, begin: Callable[..., None], *args: Any) -> Any:
+    def post(self, begin: Callable[..., object], *args: Any) -> Any:
         """Run `begin(waiter, …)` on the loop and return the result that it sets on the waiter.
 
         For frequent calls: it costs two switches of threads, and no task and no future.
@@ -351,7 +360,7 @@ class Portal:
         waiter = Waiter(self, begin, args)
         self.posted.add(waiter)
         try:
-            self._put(waiter)
+            self.put(waiter)
             waiter.wait()
         except BaseException:
             waiter.gone = True  # the portal did not accept it, or the caller was interrupted
@@ -369,7 +378,7 @@ class Portal:
         """Let a future begin on the loop."""
         self.posted.add(posted)
         try:
-            self._put(posted)
+            self.put(posted)
         except BaseException:
             self.posted.discard(posted)
             raise
@@ -391,7 +400,7 @@ class Portal:
     def poke(self, fn: Callable[..., Any], *args: Any) -> None:
         """Run a function on the loop without waiting; a signal handler may call this."""
         with contextlib.suppress(AlreadyClosed):
-            self._put(Call(fn, args))
+            self.put(Call(fn, args))
 
     @property
     def is_forked(self) -> bool:
@@ -440,10 +449,11 @@ class Portal:
                 log.error(
                     "the program ended without closing a %s: %s", type(opened).__name__, error
                 )
-        if self.posted:
+        left = max(len(self.posted), sum(map(len, self.outboxes)))
+        if left:
             log.error(
                 "the program ended before %d messages had an outcome: they may be stored or lost; "
-                "call flush() or close() before the end", len(self.posted),
+                "call flush() or close() before the end", left,
             )  # fmt: skip
         self.stop(_EXIT_SECONDS)
 
@@ -455,18 +465,21 @@ class Portal:
 
     def check_thread(self) -> None:
         """Refuse a call that can have no outcome: in a forked child, or from the loop itself."""
+        # hot: 0.1 us.
+        if self._pid == os.getpid() and self._ident != threading.get_ident():
+            return
         if self._pid != os.getpid():
             raise UsageError(
                 f"this object was made in process {self._pid}, before the fork; "
                 "make a new one in this process"
             )
-        if self.is_here:
-            raise UsageError(
-                "this call would block the client's own event loop; hooks and callbacks must not "
-                "call the blocking client (use inorder.aio there)"
-            )
+        raise UsageError(
+            "this call would block the client's own event loop; hooks and callbacks must not "
+            "call the blocking client (use inorder.aio there)"
+        )
 
-    def _put(self, work: Work) -> None:
+    def put(self, work: Work) -> None:
+        """Let work begin on the loop."""
         self.check_thread()
         self._inbox.append(work)
         if self._stopped:
@@ -492,7 +505,10 @@ class Portal:
         self._woken = False
         inbox = self._inbox
         for _ in range(min(len(inbox), _BEGUN_MAX)):
-            inbox.popleft().begin(self._loop)
+            work = inbox.popleft()
+            if work.begin(self._loop):
+                inbox.appendleft(work)
+                break
         if inbox and not self._woken:
             self._woken = True
             self._loop.call_soon(self._drain, context=Context())
@@ -507,8 +523,9 @@ class Portal:
             self._stopped = True
             while self._inbox:
                 self._inbox.popleft().fail(AlreadyClosed("the client was closed meanwhile"))
-            for posted in list(self.posted):
-                posted.fail(AlreadyClosed("the client was closed while the call waited"))
+            ended = AlreadyClosed("the client was closed while the call waited")
+            for one in (*self.posted, *self.outboxes):
+                one.fail(ended)
             asyncio.set_event_loop(None)
             loop.close()
 

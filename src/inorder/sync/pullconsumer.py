@@ -42,10 +42,15 @@ class PullConsumer(Closeable):
     pull = blocking(twin.PullConsumer.pull)
 
     def pull_all(
-        self, queue: TopicQueue, start: int | None = None, *, tag: str = "*"
+        self,
+        queue: TopicQueue,
+        start: int | None = None,
+        *,
+        tag: str = "*",
+        sql: str | None = None,
     ) -> Iterator[ReceivedMessage]:
         """Return the messages of a queue from `start` (default: the oldest) to its present end."""
-        return self._portal.iterate(self._async.pull_all(queue, start, tag=tag))
+        return self._portal.iterate(self._async.pull_all(queue, start, tag=tag, sql=sql))
 
     subscribe = blocking(twin.PullConsumer.subscribe)
     unsubscribe = blocking(twin.PullConsumer.unsubscribe)

@@ -19,32 +19,53 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import Context
 from queue import SimpleQueue
 from typing import Final
 
-from inorder.client.consume.rules.outcomes import tells_loop
-from inorder.client.consume.workers import Call, Run, begin_call, end, end_call
+from inorder.client.consume.rules.outcomes import Reply, tells_loop
+from inorder.client.consume.workers import (
+    Answer,
+    Batch,
+    Call,
+    Run,
+    begin_call,
+    end,
+    end_call,
+    no_answer,
+)
 from inorder.clock import Clock
 
 _LOOK_S: Final = 0.05
+_ANSWER_S: Final = 60.0
+"""How long a thread waits at most for the loop to send a reply, which has a shorter limit."""
 
 
 class ThreadWorkers:
     """Calls plain handlers in threads, up to a number of them at a time."""
 
-    def __init__(self, call: Call, count: int, clock: Clock, consumer: object = None) -> None:
+    def __init__(
+        self,
+        call: Call,
+        count: int,
+        clock: Clock,
+        consumer: object = None,
+        answer: Answer = no_answer,
+    ) -> None:
         self.capacity = (
             2 * count
         )  # one run waits behind each running one, so that no thread is idle
         self._count = count
         self._call = call
+        self._answer = answer
         self._clock = clock
         self._consumer = consumer
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Run | None] = SimpleQueue()
         self._outbox: deque[Run] = deque()
         self._threads: list[threading.Thread] = []
+        self._replying: set[asyncio.Task[None]] = set()
         self._starting = threading.Lock()  # for the three below
         self._wanted = 0
         self._is_starting = False
@@ -115,7 +136,10 @@ class ThreadWorkers:
         while (batch := run.next(now_ms)) is not None:
             call = begin_call(consumer)
             try:
-                if not run.returned(handler(batch)):
+                value = handler(batch)
+                if isinstance(value, Reply):
+                    self._reply(batch, value)
+                if not run.returned(value):
                     break
             except BaseException as error:
                 # The user's code: any exception is a failed attempt and does not end the thread.
@@ -125,6 +149,24 @@ class ThreadWorkers:
                 end_call(call)
                 now_ms = monotonic_ms()
         run.close(now_ms)
+
+    def _reply(self, batch: Batch, reply: Reply) -> None:
+        """Let the loop send a reply, and wait for it."""
+        sent: Future[None] = Future()
+
+        def begin() -> None:
+            task = self._loop.create_task(self._answer(batch, reply), name="reply")
+            self._replying.add(task)
+            task.add_done_callback(ended)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._replying.discard(task)
+            sent.set_result(None)
+
+        # A loop that is closed sends nothing any more, and the message counts as done nowhere.
+        with contextlib.suppress(RuntimeError, TimeoutError):
+            self._loop.call_soon_threadsafe(begin, context=Context())
+            sent.result(_ANSWER_S)
 
     def _deliver(self) -> None:
         self._woken = False

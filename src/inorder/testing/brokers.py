@@ -28,7 +28,7 @@ from inorder.broker.broker import Broker
 from inorder.checker import Stored, queue_name
 from inorder.client.consume.pullconsumer import ConsumeFrom
 from inorder.client.consume.pullconsumer import PullConsumer as AsyncPullConsumer
-from inorder.client.send.producer import GROUP
+from inorder.client.send.checks import GROUP
 from inorder.client.send.producer import Producer as AsyncProducer
 from inorder.client.session import Session
 from inorder.clock import Clock, SystemClock

@@ -28,8 +28,24 @@ PREDECESSOR: Final = "INORDER_PREV"
 SCHEDULED: Final = "INORDER_SCHED"
 """Property of a delayed message on delivery: `level:offset` of the queue in which it waited."""
 
+HALF: Final = "INORDER_HALF"
+"""Property of a transactional message: the log position of its first half. A half that was put back
+has it, and so has the message that is stored in its place when the transaction is committed or
+given up. A start finds by it which halves have ended."""
+
+ENDED_BEFORE: Final = "INORDER_ENDED"
+"""Property of a record of ended halves (RMQ_SYS_TRANS_OP_HALF_TOPIC): all halves that ended before
+this log position are in it or in earlier such records."""
+
+ENDS: Final = "INORDER_ENDS"
+"""Property of a record of ended halves: a letter for each offset in it. c: committed, r: rolled
+back, g: given up, p: put back. A start knows by it how the last transactions have ended."""
+
+TIMED: Final = "INORDER_TIMER"
+"""Property of a message with a time on delivery: its offset in the queue in which it waited."""
+
 # These describe one send; a copy of the message that the broker stores elsewhere drops them.
-SEND_PROPERTIES: Final = (PRODUCER_ID, SEQUENCE, PREDECESSOR, SCHEDULED)
+SEND_PROPERTIES: Final = (PRODUCER_ID, SEQUENCE, PREDECESSOR, SCHEDULED, TIMED)
 DEAD_ORIGIN: Final = "INORDER_DEAD_ORIGIN"
 """Property of a dead letter of Spark: `topic/broker/queue/offset` of the message."""
 
@@ -113,6 +129,14 @@ PARK_UNTIL: Final = "INORDER_PARK_UNTIL"
 """Property of a message that a job parked: the group's offset once the batch is done; or absent."""
 
 
+BATCHES: Final = "batches"
+"""Field of PRODUCER_HELLO's answer: `1` if a refusal of a batch names the refused message and
+PRODUCER_STATE tells where messages lie. Producers make batches by themselves only then."""
+
+REFUSED_INDEX: Final = "index"
+"""Field of a MESSAGE_ILLEGAL answer to a batch: the position of the message that is refused. The
+others are not stored either, and may be sent again."""
+
 STORED: Final = "stored"
 """Field of a SYSTEM_ERROR answer to a send, if a producer has sent its hello on the connection:
 `no` means that nothing was stored; without the field the outcome is unknown."""
@@ -127,6 +151,8 @@ class ExtensionCode(IntEnum):
 
     PRODUCER_HELLO = 7100
     PRODUCER_STATE = 7101
+    """With `since`, the answer's `offsets` lists where the messages from that number on lie, as
+    `offset:count` with commas, -1 if that is not remembered; it comes when they are safe."""
     PRODUCER_DROP = 7102
     PRODUCER_LIST = 7103
     LEASE = 7120
@@ -151,6 +177,7 @@ class ExtensionCode(IntEnum):
     UNPARK = 7136
     PARKED_DROP = 7137
     PARK_MOVE = 7138
+    TRANSACTIONS_PENDING = 7170
 
 
 @unique

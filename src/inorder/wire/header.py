@@ -309,6 +309,9 @@ _FIXED: Final = struct.Struct(">hBhiii")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _FIXED_BYTES: Final = 21
+BINARY_OPAQUE_AT: Final = 5
+BINARY_FIELDS_AT: Final = 21
+"""Where a binary header without a remark has its request id and its first field."""
 
 
 def _decode_binary(header: bytes) -> Command:

@@ -85,7 +85,9 @@ class UniqueIds:
     The time is counted from the start of the month, in local time unless a zone is given.
     """
 
-    __slots__ = ("_counter", "_fixed", "_month_end_ms", "_month_start_ms", "_zone")
+    __slots__ = (
+        "_counter", "_fixed", "_month_end_ms", "_month_start_ms", "_now_ms", "_prefix", "_zone",
+    )  # fmt: skip
 
     def __init__(self, ip: str, pid: int, random32: int, *, zone: tzinfo | None = None) -> None:
         address = pack_host(ip, 0)[:-4]
@@ -94,15 +96,20 @@ class UniqueIds:
         self._counter = 0
         self._zone = zone
         self._month_start_ms = self._month_end_ms = 0
+        self._now_ms = -1  # of the last id
+        self._prefix = ""  # that all ids of this millisecond have
 
     def next(self, now_ms: int) -> str:
         """Return the next id; 65,536 in one millisecond are distinct."""
-        # hot: 0.5 us.
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._find_month(now_ms)
+        # hot: 0.25 us.
+        if now_ms != self._now_ms:
+            if not self._month_start_ms <= now_ms < self._month_end_ms:
+                self._find_month(now_ms)
+            self._prefix = f"{self._fixed}{now_ms - self._month_start_ms:08X}"
+            self._now_ms = now_ms
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
-        return f"{self._fixed}{now_ms - self._month_start_ms:08X}{counter:04X}"
+        return f"{self._prefix}{counter:04X}"
 
     def _find_month(self, now_ms: int) -> None:
         start = datetime.fromtimestamp(now_ms / 1000, self._zone).replace(

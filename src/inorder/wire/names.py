@@ -67,6 +67,7 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
     }
 )
 """Topics that a client may not send to."""

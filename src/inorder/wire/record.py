@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from inorder.errors import CorruptRecord, RecordTooLarge
 from inorder.wire.ids import HOST_V4_BYTES, HOST_V6_BYTES, java_hash_bytes
@@ -73,6 +73,14 @@ _SYS_FLAG: Final = struct.Struct(">i")
 _TIME: Final = struct.Struct(">q")
 
 Buffer = bytes | bytearray | memoryview
+
+
+class Sliced(Protocol):
+    """Bytes of any kind, also a mapping."""
+
+    def __getitem__(self, part: slice, /) -> Buffer:
+        """Return a part."""
+        ...
 
 
 def body_crc(data: Buffer) -> int:
@@ -367,6 +375,32 @@ def encode(record: Record) -> bytes:
 def blank(remaining_bytes: int) -> bytes:
     """Return the end mark of a log file with so many bytes left."""
     return TWO_INTS.pack(remaining_bytes, MAGIC_BLANK)
+
+
+_TO_BODY: Final = struct.Struct(">i28xi44xi")
+
+
+# hot: 0.5 us
+def properties_at(view: memoryview, source: Sliced, at: int, size: int) -> bytes:
+    """Return the properties of an intact record, without decoding the rest of it.
+
+    `view` and `source` are the same bytes: a small slice of a mapping is cheaper than one of its
+    view. What is no record has no properties.
+    """
+    if size < OVERHEAD_V1:
+        return b""
+    magic, flags, body = _TO_BODY.unpack_from(view, at + 4)
+    begin, end = at + BODY_AT, at + size
+    hosts = flags & (BORN_HOST_V6 | STORE_HOST_V6)
+    if hosts:
+        begin = at + HEADS[hosts].size
+        (body,) = _SYS_FLAG.unpack_from(view, begin - 4)
+    begin += body
+    if body < 0 or begin > end - 3:
+        return b""
+    if magic == MAGIC_V1:
+        return bytes(source[begin + view[begin] + 3 : end])
+    return bytes(source[begin + SHORT.unpack_from(view, begin)[0] + 4 : end])
 
 
 def decode(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Record:

@@ -2,7 +2,8 @@
 
 A consumer is known to the broker by its heartbeats, with a version of each subscription, and a pull
 under a newer version is refused. Of a trimmed conversation only the first heartbeats are known; a
-later pull that was served shows that there were more.
+later pull that was served shows that there were more, and so does a reply that was pushed to a
+client.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from typing import Any
 
 from inorder.errors import RemoteProtocolError
 from inorder.wire import fastjson
+from inorder.wire.properties import parse as parse_properties
 from tests.golden.replay.capture import Conversation, Row
 from tests.golden.replay.state import PULLS
 
 HEART_BEAT = 34
 UNREGISTER_CLIENT = 35
 CONSUMER_LIST = 38
+CHECK_CLIENT_CONFIG = 46
+SEND_REPLY = frozenset((324, 325))
+PUSH_REPLY = 326
 NO_GROUP_OR_NOT_LATEST = frozenset((24, 25))
 
 _NO_GROUP = 24
@@ -31,11 +36,17 @@ class Beats:
         self._clients: dict[int, str] = {}
         self._data: dict[str, dict[str, Any]] = {}
         self._told: dict[str, dict[int, dict[str, int]]] = {}
+        self._checked: dict[tuple[str, str], dict[str, Any]] = {}
+        """The subscriptions that clients asked about, by group and topic."""
+        self._producers: set[int] = set()
+        self._pushed: dict[str, int] = {}
         for row in conversation.rows:
             if row.is_request and row.command.code == HEART_BEAT and row.command.body:
                 self._study(row)
             elif row.is_request and row.command.code == UNREGISTER_CLIENT:
                 self._clients.setdefault(row.connection, row.command.fields["clientID"])
+            elif not row.to_server and row.command.code == PUSH_REPLY:
+                self._pushed.setdefault(_correlation(row), row.connection)
 
     def _study(self, row: Row) -> None:
         try:
@@ -57,11 +68,28 @@ class Beats:
             except RemoteProtocolError:  # as above
                 return
             self._note(row.connection, beat)
+        elif row.command.code == CHECK_CLIENT_CONFIG and b"subString" in bytes(row.command.body):
+            body = fastjson.loads(bytes(row.command.body))
+            subscription = body["subscriptionData"]
+            self._checked[body["group"], subscription["topic"]] = subscription
 
     def hung_up(self, connection: int) -> None:
         """Note that a connection is gone."""
         for members in self._told.values():
             members.pop(connection, None)
+        self._producers.discard(connection)
+
+    def requester(self, row: Row, captured: Row) -> tuple[int, bytes] | None:
+        """Return the heartbeat without which a reply cannot be pushed, and its connection."""
+        if row.command.code not in SEND_REPLY or captured.command.code != 0:
+            return None
+        connection = self._pushed[_correlation(row)]
+        if connection in self._producers:
+            return None
+        client = _properties(row)["REPLY_TO_CLIENT"]
+        beat = {"clientID": client, "producerDataSet": [{"groupName": "TRIMMED"}]}
+        self._note(connection, beat)
+        return connection, fastjson.dumps(beat)
 
     def missing(self, row: Row, captured: Row) -> bytes | None:
         """Return the heartbeat without which a request cannot be answered as it was."""
@@ -109,14 +137,19 @@ class Beats:
                 if topic in known:
                     known[topic] = {**known[topic], "subVersion": version}
         for topic, version in versions.items():
-            subscription = known.get(topic) or {
-                "topic": topic,
-                "subString": "*",
-                "expressionType": kind,
-                "tagsSet": [],
-                "codeSet": [],
-                "classFilterMode": False,
-            }
+            checked = self._checked.get((group, topic)) if kind != "TAG" else None
+            subscription = (
+                checked
+                or known.get(topic)
+                or {
+                    "topic": topic,
+                    "subString": "*",
+                    "expressionType": kind,
+                    "tagsSet": [],
+                    "codeSet": [],
+                    "classFilterMode": False,
+                }
+            )
             known[topic] = {**subscription, "subVersion": version}
         data["subscriptionDataSet"] = list(known.values())
         beat = {
@@ -130,7 +163,18 @@ class Beats:
         return fastjson.dumps(beat)
 
     def _note(self, connection: int, beat: dict[str, Any]) -> None:
+        if beat.get("producerDataSet"):
+            self._producers.add(connection)
         for data in beat.get("consumerDataSet", ()):
             told = self._told.setdefault(data["groupName"], {}).setdefault(connection, {})
             for item in data.get("subscriptionDataSet", ()):
                 told[item["topic"]] = int(item["subVersion"])
+
+
+def _properties(row: Row) -> dict[str, str]:
+    fields = row.command.fields
+    return parse_properties(fields.get("i") or fields.get("properties") or "")
+
+
+def _correlation(row: Row) -> str:
+    return _properties(row).get("CORRELATION_ID", "")

@@ -12,6 +12,7 @@ from inorder.wire.header import Command, decode_command
 from tests.golden.replay.capture import Conversation, split_frame
 
 ANSWER_SECONDS = 20
+PUSH_REPLY = 326
 
 
 class Channel(Protocol):
@@ -47,6 +48,9 @@ class Servers(Protocol):
     def choose_queue(self, queue_id: int) -> None:
         """Say which queue to choose for a message that leaves it to the broker."""
 
+    def ask_producers(self) -> None:
+        """Ask producers about the transactions without an outcome."""
+
     @property
     def can_prepare(self) -> bool:
         """Tell whether they keep state of their own."""
@@ -72,6 +76,9 @@ class CapturedServers:
 
     def choose_queue(self, queue_id: int) -> None:
         """There are no queues."""
+
+    def ask_producers(self) -> None:
+        """Nobody asks."""
 
     def answer(self, request: Command) -> Command:
         """Return the captured answer to a request."""
@@ -169,7 +176,9 @@ class SocketChannel:
             command = decode_command(split_frame(frame))
             if not command.is_response:
                 self.notified[command.code] += 1
-                if not command.is_oneway:  # the captured client did not answer, or is not here
+                if command.code == PUSH_REPLY:  # every captured client took the replies
+                    self._writer.write(encode_frame(command.reply()))
+                elif not command.is_oneway:  # the captured client did not answer, or is not here
                     self._writer.write(encode_frame(command.reply(1, "the capture has no answer")))
                 continue
             waiting_for = self._answers.get(command.request_id)

@@ -37,9 +37,14 @@ _TIMES = frozenset(
         "lastUpdateTimestamp",
         "timeStamp",
         "lastTimestamp",
+        "minTimeStamp",
+        "maxTimeStamp",
+        "consumeTimeStamp",
+        "delayTime",
     )
 )
-_POSITIONS = frozenset(("indexLastUpdatePhyoffset",))
+_TIME_TEXT = re.compile(r"\d{4}-\d\d-\d\d#\d\d:\d\d:\d\d:\d{3}")
+_POSITIONS = frozenset(("indexLastUpdatePhyoffset", "physicOffset"))
 _VERSIONS = frozenset(("dataVersion", "mappingDataVersion"))
 # Written by Java from hash sets and hash maps, in no order that means anything.
 _SETS = frozenset(
@@ -239,7 +244,7 @@ def _json(path: str, captured: Any, ours: Any) -> _Found:
                 yield at, ABSENT, mine[key]
             elif key in _VERSIONS:
                 yield from _sets(at, list(theirs[key]), list(mine[key]))
-            elif key in _TIMES:
+            elif key in _TIMES or key in _POSITIONS:
                 if _number_kind(theirs[key]) != _number_kind(mine[key]):
                     yield at, theirs[key], mine[key]
             else:
@@ -268,7 +273,7 @@ def _sets(path: str, captured: list[Any], ours: list[Any]) -> _Found:
 def _normal(value: Any) -> Any:
     """Return the value with addresses and the order of keys taken out; hashable for keys."""
     if isinstance(value, str):
-        return ADDRESS.sub("<address>", value)
+        return _TIME_TEXT.sub("<time>", ADDRESS.sub("<address>", value))
     if isinstance(value, dict):
         items = [(_normal(key), _normal(item)) for key, item in value.items()]
         return tuple(sorted(items, key=repr))

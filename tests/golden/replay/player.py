@@ -22,6 +22,8 @@ from tests.golden.replay.compare import Exchange
 from tests.golden.replay.state import PULLS, SENDS, SUSPEND, Hands, Past, past_of, position_of
 
 HELD_MS = "5"
+END_TRANSACTION = 37
+CHECK_TRANSACTION_STATE = 39
 _RUN_OUT = frozenset((19, 20, 21))  # nothing came; other answers are given at once
 
 _OWN_IDS_FROM = 0x50000000
@@ -54,6 +56,7 @@ class Player:
         self._hands = Hands(self._ask, past, whole=conversation.whole, before_ms=self._start_ms - 1)
         self._beats = Beats(conversation)
         self._last = {row.connection: row.seq for row in conversation.rows}
+        self._halves: dict[str, tuple[str, str]] = {}  # our offset and position of each message
         self._played = Played()
 
     async def play(self) -> Played:
@@ -68,6 +71,8 @@ class Player:
             elif not row.to_server and row.command.is_response:
                 await self._answer(row)
             elif not row.to_server:
+                if row.command.code == CHECK_TRANSACTION_STATE:
+                    self._servers.ask_producers()
                 self._played.notified_captured[row.command.code] += 1
             if self._last[row.connection] == row.seq and row.connection in self._channels:
                 await self._hang_up(row)
@@ -137,6 +142,10 @@ class Player:
             beat = self._beats.missing(row, captured)
             if beat is not None:
                 await self._ask_on(channel, Command.request(HEART_BEAT, {}, beat))
+            asked = self._beats.requester(row, captured)
+            if asked is not None:
+                requester = self._channels[asked[0]]
+                await self._ask_on(requester, Command.request(HEART_BEAT, {}, asked[1]))
         await channel.send(self._rewritten(row, captured))
         self._beats.played(row)
 
@@ -147,6 +156,9 @@ class Player:
         )
         if row.command.code in SENDS and captured.command.code == ours.code == 0:
             self._learn_positions(captured.command, ours)
+            unique, offset = ours.fields.get("transactionId"), ours.fields["queueOffset"]
+            if unique is not None and self._prepares:
+                self._halves[unique] = offset, str(position_of(ours.fields["msgId"]))
 
     def _learn_positions(self, captured: Command, ours: Command) -> None:
         theirs = captured.fields.get("msgId", "").split(",")
@@ -161,6 +173,10 @@ class Player:
             changed["suspendTimeoutMillis"] = HELD_MS
         elif command.code in (33, 36) and row.peer == BROKER and "offset" in fields:
             changed["offset"] = str(self._position(int(fields["offset"])))
+        elif command.code == END_TRANSACTION and fields.get("msgId") in self._halves:
+            # Any copy of a half ends its transaction.
+            half = self._halves[fields["msgId"]]
+            changed["tranStateTableOffset"], changed["commitLogOffset"] = half
         if all(fields.get(name) == value for name, value in changed.items()):
             return row.frame
         return encode_frame(

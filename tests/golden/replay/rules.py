@@ -12,7 +12,6 @@ from fnmatch import fnmatchcase
 
 from tests.golden.replay.capture import BROKER
 from tests.golden.replay.compare import ABSENT, Difference, Exchange
-from tests.golden.replay.state import is_plain_send
 
 SENDS = frozenset((10, 310, 320))
 PULLS = frozenset((11, 361))
@@ -25,14 +24,10 @@ def _later(what: str, *codes: int) -> None:
     LATER.update(dict.fromkeys(codes, what))
 
 
-_later("timers", 60, 61, 370)
-_later("transactions", 37, 323)
-_later("request and reply", 324, 325)
 _later("POP", 400, 401, 402, 200050, 200051, 200053)
-_later("operations: time spans, statistics of all groups", 303, 308, 317)
-_later("operations: cleaning, statistics, queue contents", 306, 315, 316, 321, 329)
 _later("replication", 43, 906, 907)
-_later("not planned: cold data flow control, access control lists", 2003, 3005)
+_later("users and policies", 3005)
+_later("not planned: cold data flow control", 2003)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +60,20 @@ class Rule:
         )
 
 
-def _special_send(difference: Difference) -> bool:
-    return not is_plain_send(difference.exchange.request.command)
-
-
 def _delayed_send(difference: Difference) -> bool:
     exchange = difference.exchange
-    return "DELAY\x01" in (exchange.field("i") or exchange.field("properties") or "")
+    text = exchange.field("i") or exchange.field("properties") or ""
+    return "DELAY\x01" in text or "TIMER_D" in text
+
+
+def _half_send(difference: Difference) -> bool:
+    exchange = difference.exchange
+    return "TRAN_MSG\x01true" in (exchange.field("i") or exchange.field("properties") or "")
 
 
 def _empty_queue(difference: Difference) -> bool:
     exchange = difference.exchange
     return exchange.captured.code == 22 and exchange.ours.fields.get("offset") == "0"
-
-
-def _sql_pull(difference: Difference) -> bool:
-    exchange = difference.exchange
-    return exchange.ours.code == 1 and "SQL92" in (exchange.ours.remark or "")
 
 
 def _answered(captured: int, ours: int) -> Callable[[Difference], bool]:
@@ -114,22 +106,25 @@ RULES: tuple[Rule, ...] = (
         everywhere=True,
     ),
     Rule(
-        "not-plain-message",
-        "Timer and transactional messages are refused with code 13 and a clear remark until the "
-        "broker serves them; none is ever stored as a plain message.",
+        "timer-precision",
+        "A message with a time comes at its millisecond, so its recall handle names that; RocketMQ "
+        "rounds to the second.",
         codes=SENDS,
-        where="code",
-        when=_special_send,
-        partial=True,
+        where="field.recallHandle",
     ),
     Rule(
-        "sql92",
-        "SQL92 filters are refused with code 1, as RocketMQ does by default "
-        "(enablePropertyFilter=false); these conversations had them switched on.",
-        codes=PULLS,
+        "recall-allowed",
+        "Recalls are allowed unless recallMessageEnable=false; RocketMQ's default is false.",
+        codes=frozenset((370,)),
         where="code",
-        when=_sql_pull,
-        partial=True,
+        when=_answered(16, 0),
+    ),
+    Rule(
+        "timer-counts",
+        "Topics in which no message waits for its time are left out.",
+        codes=frozenset((61,)),
+        where="body.timingCount.*",
+        when=lambda d: d.ours == ABSENT,
     ),
     Rule(
         "batch-properties",
@@ -161,17 +156,27 @@ RULES: tuple[Rule, ...] = (
         when=lambda d: d.ours == ABSENT and not d.where.rpartition(".")[2].isidentifier(),
     ),
     Rule(
-        "later-topics",
-        "The topic for transactions that were checked too often will exist with transactions.",
+        "given-up-transactions",
+        "The topic of given-up transactions exists once there is one, as it does in RocketMQ.",
         where="body.*.TRANS_CHECK_MAX_TIME_TOPIC",
+        state=True,
     ),
     Rule(
-        "sql92-check",
-        "A client that asks beforehand gets code 1 for SQL92, too; these brokers had it on.",
-        codes=frozenset((46,)),
+        "halves-elsewhere",
+        "Other conversations had begun transactions before: the answer to a transactional message "
+        "has its offset in the queue of halves.",
+        codes=SENDS,
+        where="field.queueOffset",
+        state=True,
+        when=_half_send,
+    ),
+    Rule(
+        "sql-in-between",
+        "A heartbeat registers a subscription and its SQL92 filter in one step. RocketMQ takes "
+        "two, and answers a pull that comes in between with 28.",
+        codes=PULLS,
         where="code",
-        when=lambda d: d.exchange.ours.code == 1,
-        partial=True,
+        when=lambda d: d.exchange.captured.code == 28 and d.exchange.ours.code in (0, 20),
     ),
     Rule(
         "empty-queue-start",
@@ -242,8 +247,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "delayed-elsewhere",
-        "Other conversations had sent messages of that level before: the answer to a delayed "
-        "message has its offset in the queue of its level.",
+        "Other conversations had sent messages of that level, or with a time, before: the answer "
+        "to a delayed message has its offset in the queue of its level or of timers.",
         codes=SENDS,
         where="field.queueOffset",
         state=True,
@@ -343,6 +348,36 @@ RULES: tuple[Rule, ...] = (
         files="mqadmin-reset-by-client",
         where="code",
         when=_answered(1, 26),
+    ),
+    Rule(
+        "statistics-windows",
+        "The windows of a statistic end now, and each message of a topic counts as one request. "
+        "RocketMQ takes samples every ten seconds, ten minutes and hour, and counts requests.",
+        codes=frozenset((315,)),
+        where="body.stats*",
+    ),
+    Rule(
+        "pulled-elsewhere",
+        "The groups had pulled in other conversations.",
+        codes=frozenset((315,)),
+        files="mqadmin",
+        where="code",
+        state=True,
+        when=_answered(0, 1),
+    ),
+    Rule(
+        "progress-elsewhere",
+        "The progress of all groups is that of all other conversations, too.",
+        codes=frozenset((317,)),
+        where="body.*",
+        state=True,
+    ),
+    Rule(
+        "commit-beyond-the-end-after",
+        "An offset that was refused before, for a queue that does not exist, is not there.",
+        codes=frozenset((308,)),
+        where="body.correctionOffsets.99",
+        state=True,
     ),
     Rule(
         "reset-elsewhere",

@@ -27,6 +27,8 @@ from tests.kit.disk import FakeFiles
 
 MIB = 1024 * 1024
 NOT_SUPPORTED = 3
+_WITHOUT_FILTERS = ("-sql-off", "-pull", "probe-json")
+"""The conversations from before enablePropertyFilter was switched on."""
 _SLOWER = 5
 
 
@@ -92,6 +94,11 @@ class LocalServers:
         """Set the wall clock."""
         self._clock.set(now_ms)
 
+    def ask_producers(self) -> None:
+        """Ask about the transactions without an outcome, now."""
+        if self._broker is not None:
+            self._broker.transaction_service.begin_round()
+
     def choose_queue(self, queue_id: int) -> None:
         """Say which queue to choose next."""
         if self._broker is not None:
@@ -100,7 +107,9 @@ class LocalServers:
 
 
 @asynccontextmanager
-async def local_servers(*, with_broker: bool = True) -> AsyncIterator[LocalServers]:
+async def local_servers(
+    *, with_broker: bool = True, property_filter: bool = True
+) -> AsyncIterator[LocalServers]:
     """Start servers named as in the capture, on a disk in memory: what is played is answers."""
     clock, files = _CapturedClock(), FakeFiles()
     namesrv = NameServer(NameServerConfig(port=0, data="/names"), clock, files)
@@ -115,6 +124,7 @@ async def local_servers(*, with_broker: bool = True) -> AsyncIterator[LocalServe
                 data="/data",
                 advertised_host="127.0.0.1",
                 namesrv=f"{host}:{port}",
+                property_filter=property_filter,
                 store=StoreConfig(
                     segment_bytes=8 * MIB,
                     queue_file_bytes=20_000,
@@ -191,7 +201,10 @@ def result_of(name: str) -> Result:
 
 
 async def _play(conversation: capture.Conversation) -> Played:
-    async with local_servers(with_broker=not conversation.namesrv_only) as servers:
+    filters = not conversation.name.endswith(_WITHOUT_FILTERS)
+    async with local_servers(
+        with_broker=not conversation.namesrv_only, property_filter=filters
+    ) as servers:
         return await Player(conversation, servers).play()
 
 

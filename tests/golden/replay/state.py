@@ -301,7 +301,10 @@ class Hands:
         await self._need_queue(*queue)
         length = int(reply.fields["maxOffset"])
         if reply.code == 0 and int(fields["sysFlag"]) & SUSPEND:
-            length = min(length, int(fields["queueOffset"]))  # the rest comes while it is held
+            begin = int(fields["queueOffset"])
+            examines = fields.get("expressionType") == "SQL92" and await self._length(queue) > begin
+            if not examines:  # what is there does not match: it is not held
+                length = min(length, begin)  # the rest comes while it is held
         await self.grow(queue, length)
 
     async def before_answer(self, request: Row, answer: Row) -> None:
@@ -315,9 +318,13 @@ class Hands:
     async def grow(self, queue: Queue, length: int, *, at_ms: int | None = None) -> None:
         """Send messages until a queue is as long as given; unknown ones as of `at_ms`."""
         topic, queue_id = queue
-        reply = await self._ask(BROKER, 30, {"topic": topic, "queueId": str(queue_id)})
-        for offset in range(int(reply.fields["offset"]), length):
+        for offset in range(await self._length(queue), length):
             await self._send(topic, queue_id, offset, at_ms or self._before_ms)
+
+    async def _length(self, queue: Queue) -> int:
+        topic, queue_id = queue
+        reply = await self._ask(BROKER, 30, {"topic": topic, "queueId": str(queue_id)})
+        return int(reply.fields["offset"])
 
     async def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Commit an offset of a group, which is made if need be."""

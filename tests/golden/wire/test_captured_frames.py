@@ -19,7 +19,16 @@ from inorder.wire.fields import decode_fields, encode_fields, wire_names
 from inorder.wire.frame import FrameDecoder, encode_frame
 from inorder.wire.header import Command, decode_command
 from inorder.wire.ids import offset_message_id
-from inorder.wire.requests import groups, nameserver, offsets, pulls, routes, sends, topics
+from inorder.wire.requests import (
+    groups,
+    nameserver,
+    offsets,
+    pulls,
+    replies,
+    routes,
+    sends,
+    topics,
+)
 from inorder.wire.requests.groups import (
     ClientConfigCheck,
     ClientHeartbeat,
@@ -50,7 +59,7 @@ FRAMES_TOTAL = 5279
 
 REQUESTS = {
     cls.CODE: cls
-    for module in (topics, groups, nameserver, offsets, pulls, routes)
+    for module in (topics, groups, nameserver, offsets, pulls, replies, routes)
     for cls in vars(module).values()
     if hasattr(cls, "CODE")
 }
@@ -69,7 +78,13 @@ REPLIES: dict[int, type] = {
     RequestCode.GET_KV_CONFIG: nameserver.GetKvReply,
     RequestCode.GET_BROKER_CONFIG: topics.GetBrokerConfigReply,
 }
-SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+SENDS = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+)
 
 
 def rows(name: str) -> list[tuple[dict[str, Any], bytes]]:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from inorder.broker.admin.rules import BrokerStats
 from inorder.broker.damage.storage import Losses
 from inorder.broker.delays.rules import Delays
 from inorder.broker.durability import Safety
+from inorder.broker.filters.service import FilterService
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.leases.rules import LeaseTable
 from inorder.broker.leases.service import LeaseExpiry, LeaseService
@@ -26,6 +27,8 @@ from inorder.broker.offsets.rules import CommitTable, OffsetTable
 from inorder.broker.offsets.service import OffsetService
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.router import invoke
+from inorder.broker.statistics.rules import Deliveries
+from inorder.broker.timers.rules import TimerTable
 from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
@@ -76,6 +79,10 @@ class FakeKeeping:
     def __init__(self) -> None:
         self.lock_deadlines = 0
         self.flushes = 0
+        self.to_clean: list[int] = []
+
+    def clean_now(self) -> int:
+        return self.to_clean.pop(0) if self.to_clean else 0
 
     def lock_deadline_changed(self) -> None:
         self.lock_deadlines += 1
@@ -92,6 +99,13 @@ class FakeNumbersFile:
 
     async def save_now(self) -> None:
         self.saves += 1
+
+
+class FakeOffload:
+    """Does at once what a thread would do."""
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        return function()
 
 
 class FakeServer:
@@ -166,14 +180,17 @@ class FakeBroker:
         self.groups = GroupTable(now_ms=now_ms)
         self.offsets = OffsetTable(now_ms=now_ms)
         self.delays = Delays((1000, 5000), now_ms=now_ms)
+        self.timer_table = TimerTable(now_ms=now_ms)
         self.members: Members[Any] = Members()
         self.leases = LeaseTable()
         self.locks = QueueLocks(self.leases)
         self.commits = CommitTable()
         self.generations = Generations()
         self.server = FakeServer()
+        self.offload = FakeOffload()
         self.producers: ProducerTable[Any] = ProducerTable()
         self.producer_snapshot = FakeNumbersFile()
+        self.deliveries = Deliveries()
         self.stats = BrokerStats(monotonic_ms=0, now_ms=now_ms)
         self.registration = FakeRegistration()
         self.housekeeping = FakeKeeping()
@@ -182,6 +199,7 @@ class FakeBroker:
         self.store = Store.open(data, SMALL, self.files, self.clock)
         self.safety = Safety(data / "inorder")
         self.losses = Losses(self.files, data / "inorder" / "losses.json", self.clock)
+        self.filters = FilterService(self)  # type: ignore[arg-type]
         self.lease_journal = LeaseJournal(self)  # type: ignore[arg-type]
         self.lease_journal.load()
         self.lease_journal.begin()

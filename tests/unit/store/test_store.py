@@ -15,6 +15,7 @@ from inorder.config import StoreConfig
 from inorder.disk import OsFiles
 from inorder.errors import AlreadyClosed, DiskFull, StoreError, StoreFailed, StoreLocked
 from inorder.store import scan
+from inorder.store.queues import Cut
 from inorder.store.segments import Segment
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
@@ -106,6 +107,73 @@ def test_housekeeping_is_bounded_and_says_what_is_left(store: Store) -> None:
             assert calls == 5
         else:
             assert calls == 3
+
+
+class SlowFiles(FakeFiles):
+    """A disk on which each write takes a millisecond."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def _fault(self, operation: str, path: Path) -> Fault | None:
+        if operation == "write":
+            self.clock.advance(1)
+        return super()._fault(operation, path)
+
+
+@pytest.mark.parametrize("records", [40, 700])
+def test_housekeeping_holds_the_loop_for_one_portion_of_each_kind(records: int) -> None:
+    """On a slow disk each call writes little, all calls together write everything."""
+    clock = FakeClock()
+    files = SlowFiles(clock)
+    config = dataclasses.replace(CONFIG, index_slots=50, index_entries=20_000)
+    store = Store.open(ROOT, config, files, clock)
+    for number in range(records):
+        append(store, "T", number % 20, b"x", keys=f"k{number} other{number}")
+        if number % 10 == 9:
+            write_and_publish(store)
+    took, more = [], True
+    while more:
+        before = clock.monotonic_ms()
+        more = store.housekeep(len(took) * 4000)
+        took.append(clock.monotonic_ms() - before)
+        assert len(took) < 2000
+    # A queue and its next file, a portion of keys and a new file, a region, two short notes.
+    assert max(took) <= 8
+    assert len(took) > 19
+    assert all(
+        store.queue("T", n).tail_offset == store.queue("T", n).next_offset for n in range(20)
+    )
+    found = store.query_keys("T", f"k{records - 1}", 9, 0, 1 << 62).positions
+    assert len(found) == 1
+    store.close()
+
+
+def test_a_round_of_queues_that_is_cut_goes_on_with_the_rest_of_its_budget() -> None:
+    """Many busy queues are not written all the time: each gathers entries between two rounds."""
+    clock = FakeClock()
+    store = Store.open(ROOT, CONFIG, SlowFiles(clock), clock)
+    for _ in range(2):  # the first entries make the files
+        for queue_id in range(20):
+            append(store, "T", queue_id, b"x")
+        write_and_publish(store)
+        left = len(store.queues.unwritten)
+        while store.housekeep(1):
+            pass
+    for queue_id in range(20):
+        append(store, "T", queue_id, b"x")
+    write_and_publish(store)
+    calls = 0
+    while True:
+        store.housekeep(1, budget=6)
+        calls += 1
+        if store.queues.cut_short is Cut.NOT:
+            break
+    assert left == 20
+    assert calls > 1
+    assert len(store.queues.unwritten) == 14
+    store.close()
 
 
 def test_trouble_with_derived_files_makes_the_store_unwritable_until_it_passes(

@@ -355,7 +355,7 @@ def test_a_busy_caller_leaves_the_loop_its_timers_and_sockets():
         return "woken"
 
     try:
-        portal._put(Again())
+        portal.put(Again())
         assert portal.call(nap, timeout=30) == "woken"
     finally:
         more = False

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
+from concurrent.futures import CancelledError, as_completed, wait
 
 import pytest
 
+from inorder.client.send.failures import UnseenFailures
+from inorder.errors import OutcomeUnknown
+from inorder.model import SendReceipt, SendStatus, TopicQueue
 from inorder.sync.producer import SendFuture
 
 
@@ -20,6 +25,88 @@ def test_ctrl_c_while_a_future_is_made_leaves_nothing_to_say(monkeypatch):
     unraisable: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     with pytest.raises(KeyboardInterrupt):
-        SendFuture(None, None, None, None, message=("t", None), size=0)  # type: ignore[arg-type]
+        SendFuture(None, ("t", None)).result(0)  # type: ignore[arg-type]
     gc.collect()
     assert unraisable == []
+
+
+def future(unheard: UnseenFailures | None = None) -> SendFuture:
+    return SendFuture(unheard or UnseenFailures(), ("t", "k"))  # type: ignore[arg-type]
+
+
+PLACE = ("id", TopicQueue("t", "b", 0), 7, SendStatus.OK)
+RECEIPT = SendReceipt(*PLACE)
+
+
+def test_a_future_that_nobody_waits_for_needs_no_lock():
+    """Its receipt is made when somebody asks."""
+    one = future()
+    assert not one.done()
+    one.set_result(PLACE)
+    assert one._lock is None
+    assert one.done()
+    assert not one.cancelled()
+    assert one.result() == one.result(0) == RECEIPT
+    assert one.exception() is None
+
+
+def test_a_future_wakes_those_who_wait_in_every_way():
+    """`result`, callbacks, `wait`, `as_completed`, an event loop; before and after the outcome."""
+    found: list[object] = []
+    many = [future() for _ in range(5)]
+    threads = [
+        threading.Thread(target=lambda: found.append(many[0].result(30))),
+        threading.Thread(target=lambda: found.append(len(wait(many, 30).done))),
+        threading.Thread(target=lambda: found.append(len(list(as_completed(many, 30))))),
+        threading.Thread(target=lambda: found.append(asyncio.run(wrapped(many[1])))),
+    ]
+    for thread in threads:
+        thread.start()
+    many[2].add_done_callback(lambda done: found.append(done.result()))
+    for one in many:
+        one.set_result(PLACE)
+    for thread in threads:
+        thread.join(30)
+    many[2].add_done_callback(lambda done: found.append(done.result()))
+    assert found.count(RECEIPT) == 4
+    assert found.count(5) == 2
+
+
+async def wrapped(one: SendFuture) -> SendReceipt:
+    return await asyncio.wrap_future(one)
+
+
+def test_cancel_succeeds_until_there_is_an_outcome():
+    """The outcome of a cancelled one is dropped; those who wait learn that it is cancelled."""
+    gone, there = future(), future()
+    assert gone.cancel()
+    gone.set_result(PLACE)
+    with pytest.raises(CancelledError):
+        gone.result(0)
+    assert wait([gone], 0).done == {gone}
+    there.set_result(PLACE)
+    assert not there.cancel()
+    assert there.result() == RECEIPT
+
+
+def test_an_error_counts_until_somebody_asks_for_it():
+    """As `flush` reports it."""
+    unheard = UnseenFailures()
+    one, other = future(unheard), future(unheard)
+    for failed in (one, other):
+        failed.set_exception(OutcomeUnknown("who knows"))
+    assert unheard.count == 2
+    assert isinstance(one.exception(), OutcomeUnknown)
+    with pytest.raises(OutcomeUnknown):
+        one.result()
+    assert unheard.count == 1
+    other.unheard_at = 0
+
+
+def test_outcomes_and_callers_may_meet_at_any_moment():
+    """Many futures, a thread that waits and one that brings outcomes: nobody waits for ever."""
+    many = [future() for _ in range(3000)]
+    bringing = threading.Thread(target=lambda: [one.set_result(PLACE) for one in many])
+    bringing.start()
+    assert all(one.result(30) == RECEIPT for one in many)
+    bringing.join(30)

@@ -88,7 +88,7 @@ def _rates(broker: Broker) -> dict[str, str]:
         "getTransferredTps": str(stats.transferred_rates(now_ms)),
         "timerReadBehind": "0",
         "timerOffsetBehind": "0",
-        "timerCongestNum": "0",
+        "timerCongestNum": str(broker.timer_table.total),
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
     }
@@ -250,6 +250,7 @@ CHANGEABLE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "brokerPermission": ("perm", _between(0, 7)),
     "autoCreateTopicEnable": ("auto_create_topics", _flag),
     "autoCreateSubscriptionGroup": ("auto_create_groups", _flag),
+    "enablePropertyFilter": ("property_filter", _flag),
     "longPollingEnable": ("long_polling", _flag),
     "shortPollingTimeMills": ("short_polling_ms", _between(1, 600_000)),
 }

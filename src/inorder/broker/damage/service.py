@@ -118,6 +118,7 @@ class Mending:
         for mended in done:
             broker.wake(mended.topic, mended.queue_id)
         broker.delayed.check_all()
+        broker.timers.check_all()
         if self._waiting:
             self._timer = self._loop.call_later(GATHER_MS / 1000, self._mend)
 

@@ -27,6 +27,7 @@ from inorder.tasks import Backoff
 from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import (
     FORWARDED,
+    HALF,
     MAP_DIGEST,
     MAP_VERSION,
     PREDECESSOR,
@@ -34,11 +35,18 @@ from inorder.wire.extensions import (
     PROTOCOL,
     SCHEDULED,
     SEQUENCE,
+    TIMED,
 )
 from inorder.wire.header import Command
 from inorder.wire.names import SYSTEM_TOPIC_PREFIX
 from inorder.wire.properties import append, get
-from inorder.wire.record import BORN_HOST_V6, STORE_HOST_V6, Record, decode
+from inorder.wire.record import (
+    BORN_HOST_V6,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    Record,
+    decode,
+)
 from inorder.wire.requests.producers import ProducerHello, ProducerState
 from inorder.wire.requests.sends import SendMessage
 
@@ -56,7 +64,17 @@ RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 2000
 
 _LEFT_HERE: Final = tuple(
-    name.encode() for name in ("DELAY", "REAL_TOPIC", "REAL_QID", SCHEDULED, FORWARDED)
+    name.encode()
+    for name in (
+        "DELAY",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        HALF,
+        SCHEDULED,
+        TIMED,
+        FORWARDED,
+    )
 )
 
 
@@ -189,7 +207,7 @@ def _send_fields(record: Record, topic: str, queue_id: int) -> dict[str, str]:
     properties = without(record.properties, _LEFT_HERE).decode("utf-8", "surrogateescape")
     request = SendMessage(
         GROUP, topic, "", 0, queue_id,
-        record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+        record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_MASK),
         record.born_at_ms, record.flag, properties, record.redeliveries,
     )  # fmt: skip
     return request.to_fields_v2()

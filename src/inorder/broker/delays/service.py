@@ -125,10 +125,10 @@ class Delayed:
     # -- store -----------------------------------------------------------------------------------
 
     def place(self, target: Target, properties: str, now_ms: int) -> tuple[Target, str, int | None]:
-        """Return where to store a message, its properties there, and its due time if delayed."""
+        """Return where to store a message, its properties there, and its tag code if delayed."""
         level = delay_level(properties)
         if not level:
-            return target, properties, None
+            return self._broker.timers.place(target, properties, now_ms)
         found = parse(properties)
         level = self._delays.clamp_level(level)
         scheduled_properties(found, target.topic, target.queue_id, level)
@@ -353,12 +353,13 @@ class Delayed:
         broker, queue_id = self._broker.resizing.placement.home(*home, record.properties)
         if broker != self._broker.config.name:
             return self._broker.forwarding.place(record, home[0], broker), record
-        return self._target(home[0], queue_id), record
+        return self.target_for(home[0], queue_id), record
 
-    def _target(self, topic: str, queue_id: int) -> Target:
+    def target_for(self, topic: str, queue_id: int) -> Target:
+        """Return the queue of a message that the broker kept back; create a deleted topic again."""
         if topic not in self._broker.topics:
             # The topic was deleted, but the message was acknowledged, so it must not be lost.
-            log.warning("topic=%s is created again for a delayed message", topic)
+            log.warning("topic=%s is created again for a message that waited", topic)
             try:
                 self._broker.ensure_topic(topic, queues=queue_id + 1)
             except BrokerError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inorder.broker.filters.rules import filters_off
 from inorder.broker.groups import rules as group_rules
 from inorder.broker.groups.rules import (
     BROADCASTING,
@@ -174,9 +175,8 @@ def heart_beat(call: Call[None]) -> Reply:
         why = _refusal(broker, member, data, beat)
         if why:
             refused[data.group] = why
-            broker.members.seen(
-                data.group, call.connection, member.seen_ms
-            )  # its former subscriptions stay
+            # Its former subscriptions stay.
+            broker.members.refused(data.group, call.connection, member.seen_ms)
             continue
         retry_topics.append(_make_retry_topic(broker, data, group.retry_queues))
         notice, again = _register(broker, member, data, beat, notify=group.notify_ids_changed)
@@ -338,6 +338,8 @@ def _register(
         subscriptions=None if beat.without_sub else data.subscriptions,
         notify=notify,
     )
+    if not beat.without_sub:
+        broker.filters.heard(data.group, data.subscriptions)
     return notice, members.note_fingerprint(data.group, beat.fingerprint, full=not beat.without_sub)
 
 
@@ -362,15 +364,12 @@ def unregister_client(call: Call[UnregisterClient]) -> Command:
 def get_consumer_list(call: Call[GetConsumerList]) -> Command:
     """Return the client ids of a group, each once; code 1 if there is none, never an empty list.
 
-    Only a member gets the list. A client on a new connection, for example after a restart of the
-    broker, asks before its next heartbeat. It would not find itself in the list and would give up
-    all its queues. With code 1 it keeps them.
+    A client on a new connection, for example after a restart of the broker, asks before its next
+    heartbeat. It would not find itself in the list and would give up all its queues. With code 1 it
+    keeps them. So others than members see the list only while nobody can be missing in it.
     """
-    group = call.request.consumer_group
-    if call.broker.members.client_id(group, call.connection) is None:
-        client_ids = []
-    else:
-        client_ids = call.broker.members.client_ids(group)
+    group, now_ms = call.request.consumer_group, call.broker.clock.monotonic_ms()
+    client_ids = call.broker.members.told_to(call.connection, group, now_ms)
     if not client_ids:
         return call.reply(
             ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}", fields={}
@@ -379,14 +378,13 @@ def get_consumer_list(call: Call[GetConsumerList]) -> Command:
 
 
 def check_client_config(call: Call[None]) -> Command:
-    """Check a subscription: the broker filters by tags, and by nothing else."""
+    """Check the expression of a subscription; the remark marks the place of an error."""
     check = ClientConfigCheck.decode(call.command.body)
     if check is not None and check.subscription.expression_type != TAG:
         kind = check.subscription.expression_type
-        return call.reply(
-            ResponseCode.SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {kind}",
-        )
+        if not call.broker.config.property_filter:
+            raise filters_off(kind)
+        call.broker.filters.compiled(kind, check.subscription.expression)
     return call.reply()
 
 

@@ -41,6 +41,14 @@ from inorder.wire.requests.topics import data_version_to_json
 FORBID_READ = 1 << 2
 
 RETRY_QUEUES_MAX: Final = 65_536
+HEARTBEATS_MS: Final = 35_000
+"""So long after a lost connection its client may come back without a heartbeat: clients send one
+every 30 s."""
+ROUTES_AND_HEARTBEATS_MS: Final = 65_000
+"""So long a group that is new here may have members that this broker has not heard of: they ask for
+routes every 30 s, and then send a heartbeat within 30 s."""
+UNIT: Final = 1
+"""The flag of a topic that a producer in unit mode has created."""
 UNIT_SUBSCRIBED: Final = 2
 """The flag of a retry topic whose group consumes in unit mode."""
 
@@ -257,6 +265,10 @@ class ConsumerGroup(Generic[C]):
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     said_ms: int | None = None
     """When the broker last logged differing subscriptions."""
+    new_until_ms: int = 0
+    """Until then members may be missing whose first heartbeat has not come yet."""
+    lost_until_ms: int = 0
+    """Until then a member may come back that has lost its connection."""
     _differences: tuple[Difference, ...] | None = None
 
     def differences(self) -> tuple[Difference, ...]:
@@ -301,6 +313,17 @@ class ConsumerGroup(Generic[C]):
             )
         ]
 
+    def is_complete(self, now_ms: int) -> bool:
+        """Return whether the list of members has everybody who believes to be one.
+
+        A client that finds a list without itself gives up all its queues.
+        """
+        return (
+            now_ms >= self.new_until_ms
+            and now_ms >= self.lost_until_ms
+            and not any(member.silent for member in self.members.values())
+        )
+
     def connection_of(self, client_id: str) -> C | None:
         """Return the newest connection of a client."""
         return next(reversed(self.clients.get(client_id, {})), None)
@@ -314,6 +337,9 @@ class Members(Generic[C]):
         self._groups_of: dict[C, set[str]] = {}
         self._producers: dict[str, dict[C, Member[C]]] = {}
         self._producers_of: dict[C, set[str]] = {}
+        self._asking: dict[str, dict[tuple[C, str], None]] = {}
+        """The producers of each client id: connection and group, the newest last."""
+        self._refused: dict[C, set[str]] = {}
 
     def __repr__(self) -> str:
         return f"Members({len(self._groups)} groups, {len(self._groups_of)} connections)"
@@ -330,6 +356,22 @@ class Members(Generic[C]):
         """Return the client ids of a group, each once; empty if it is not online."""
         found = self._groups.get(group)
         return [] if found is None else found.client_ids()
+
+    def told_to(self, connection: C, group: str, now_ms: int) -> list[str]:
+        """Return the client ids that a connection may see; empty: it is told that there are none.
+
+        A member always sees them. Another connection may be that of a member which comes back, or
+        which is new here, and is told only when no such member can be missing. A connection that
+        was refused as a member is told nothing.
+        """
+        found = self._groups.get(group)
+        if found is None:
+            return []
+        if connection in found.members:
+            return found.client_ids()
+        if group in self._refused.get(connection, ()) or not found.is_complete(now_ms):
+            return []
+        return found.client_ids()
 
     def client_id(self, group: str, connection: C) -> str | None:
         """Return the client id of a connection in a group; None if it is not a member."""
@@ -369,6 +411,8 @@ class Members(Generic[C]):
         group = self._groups.get(group_name)
         if group is None:
             group = self._groups[group_name] = ConsumerGroup(group_name)
+            group.new_until_ms = member.seen_ms + ROUTES_AND_HEARTBEATS_MS
+        _discard(self._refused, member.connection, group_name)
         group.consume_type = consume_type
         group.message_model = message_model
         group.consume_from = consume_from
@@ -401,8 +445,9 @@ class Members(Generic[C]):
             if any(wishes.get(one.topic) != mine.get(one.topic) for wishes in others.values())
         )
 
-    def seen(self, group_name: str, connection: C, now_ms: int) -> None:
-        """Note that a member is alive whose heartbeat was refused."""
+    def refused(self, group_name: str, connection: C, now_ms: int) -> None:
+        """Note that a heartbeat was refused; a member that sent it is alive."""
+        self._refused.setdefault(connection, set()).add(group_name)
         group = self._groups.get(group_name)
         member = None if group is None else group.members.get(connection)
         if member is not None:
@@ -453,13 +498,33 @@ class Members(Generic[C]):
         if group_name not in groups and len(groups) >= GROUPS_PER_CONNECTION_MAX:
             return False
         groups.add(group_name)
-        self._producers.setdefault(group_name, {})[member.connection] = member
+        members = self._producers.setdefault(group_name, {})
+        known = members.get(member.connection)
+        if known is None or known.client_id != member.client_id:
+            if known is not None:
+                self._forget_asking(group_name, known)
+            asking = self._asking.setdefault(member.client_id, {})
+            asking[member.connection, group_name] = None
+        members[member.connection] = member
         return True
+
+    def _forget_asking(self, group_name: str, member: Member[C]) -> None:
+        asking = self._asking[member.client_id]
+        del asking[member.connection, group_name]
+        if not asking:
+            del self._asking[member.client_id]
+
+    def producer_of(self, client_id: str) -> C | None:
+        """Return the newest connection on which a client has named a producer group."""
+        newest = next(reversed(self._asking.get(client_id, {})), None)
+        return None if newest is None else newest[0]
 
     def unregister_producer(self, group_name: str, connection: C) -> None:
         """Remove a connection from a producer group."""
         producers = self._producers.get(group_name)
-        if producers is not None and producers.pop(connection, None) is not None:
+        member = None if producers is None else producers.pop(connection, None)
+        if producers is not None and member is not None:
+            self._forget_asking(group_name, member)
             if not producers:
                 del self._producers[group_name]
             _discard(self._producers_of, connection, group_name)
@@ -472,10 +537,12 @@ class Members(Generic[C]):
         """Return the members of a producer group."""
         return list(self._producers.get(group_name, {}).values())
 
-    def close(self, connection: C) -> Departure[C]:
-        """Forget a closed connection."""
+    def close(self, connection: C, now_ms: int = 0) -> Departure[C]:
+        """Forget a closed connection; its client may come back."""
         departure: Departure[C] = Departure()
+        self._refused.pop(connection, None)
         for name in sorted(self._groups_of.get(connection, ())):
+            self._groups[name].lost_until_ms = now_ms + HEARTBEATS_MS
             self._leave(self._groups[name], connection, departure)
         for name in list(self._producers_of.get(connection, ())):
             self.unregister_producer(name, connection)
@@ -489,6 +556,7 @@ class Members(Generic[C]):
             for member in list(group.members.values()):
                 if now_ms - member.seen_ms > silent_ms:
                     silent[member.connection] = None
+                    group.lost_until_ms = now_ms + HEARTBEATS_MS
                     self._leave(group, member.connection, departure)
         for name, producers in list(self._producers.items()):
             for member in list(producers.values()):

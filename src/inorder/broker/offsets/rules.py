@@ -163,6 +163,11 @@ class OffsetTable:
         self._resets.setdefault(key, {})[queue_id] = offset
         self._pulled.get(key, {}).pop(queue_id, None)
 
+    @property
+    def has_resets(self) -> bool:
+        """Return whether any reset waits for a pull."""
+        return bool(self._resets)
+
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Return whether a reset waits for the next pull."""
         return queue_id in self._resets.get(f"{topic}@{group}", ())
@@ -194,6 +199,10 @@ class OffsetTable:
     def topics_of(self, group: str) -> list[str]:
         """Return the topics on which a group has offsets."""
         return [topic for topic, owner in self._keys() if owner == group]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every topic and group with offsets."""
+        return list(self._keys())
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have offsets on a topic."""

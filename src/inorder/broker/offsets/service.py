@@ -110,6 +110,7 @@ class OffsetService:
     def forget(self, *, group: str = "", topic: str = "") -> None:
         """Forget the offsets, commits and leases of a deleted group or topic."""
         broker = self._broker
+        broker.deliveries.forget(group=group, topic=topic)
         self._journal.write_later([lease_records.Forgotten(group, topic)])
         if topic:
             broker.offsets.remove_topic(topic)

@@ -8,11 +8,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from inorder.broker.producers.rules import RUNS_MAX
+from inorder.broker.producers.service import last_position
 from inorder.errors import InvalidParameter, ProducerUnknown
 from inorder.logs import get_logger
 from inorder.ordering.sequence import expected
 from inorder.wire.extensions import PROTOCOL
 from inorder.wire.fields import encode_fields
+from inorder.wire.frame import encode_frame
 from inorder.wire.requests.producers import (
     PRODUCER_ID_CHARS_MAX,
     NamedProducer,
@@ -24,6 +29,7 @@ from inorder.wire.requests.producers import (
     ProducerState,
     ProducerStateReply,
     encode_named_producers,
+    offsets_text,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 NAMES_LISTED_MAX = 10_000
+PLACES_MAX = RUNS_MAX
+"""Of how many messages one answer tells the places: a producer has no more in flight."""
 
 
 def hello(call: Call[ProducerHello]) -> Command:
@@ -50,7 +58,7 @@ def hello(call: Call[ProducerHello]) -> Command:
         memory=request.memory,
         protocol=request.protocol,
     )
-    reply = ProducerHelloReply(PROTOCOL, producer.highest, call.broker.producers.memory)
+    reply = ProducerHelloReply(PROTOCOL, producer.highest, call.broker.producers.memory, batches=1)
     return call.reply(fields=encode_fields(reply))
 
 
@@ -66,10 +74,11 @@ def _check_id(producer_id: str) -> None:
         )
 
 
-async def state(call: Call[ProducerState]) -> Command:
+async def state(call: Call[ProducerState]) -> Command | None:
     """Return what is stored of a producer on a queue.
 
-    It waits for the open tick, which may still be undone.
+    It waits for the open tick, which may still be undone. Where messages lie it tells once they are
+    safe, because their senders take the answer for a receipt.
     """
     request = call.request
     place = (request.producer_id, request.topic, request.queue_id)
@@ -82,6 +91,14 @@ async def state(call: Call[ProducerState]) -> Command:
     else:
         named = state.producer.named
         reply = ProducerStateReply(True, expected(state.last, named=named), state.last)
+        if 0 <= request.since <= state.last:
+            places = offsets_text(state.places(request.since, PLACES_MAX))
+            answer = call.reply(
+                fields=encode_fields(msgspec.structs.replace(reply, offsets=places))
+            )
+            position = last_position(call.broker.store, state)
+            call.broker.ticks.reply_again(call.connection, encode_frame(answer), position)
+            return None
     return call.reply(fields=encode_fields(reply))
 
 

@@ -125,6 +125,26 @@ class ProducerQueueState(Generic[Connection]):
         value = runs[at + 1]
         return value + (number - runs[at] if value >= 0 else 0)
 
+    def places(self, since: int, most: int) -> Iterator[tuple[int, int]]:
+        """Return the remembered offsets from a number on, as (first offset, count).
+
+        -1: not remembered, or not in this queue. At most about `most` numbers are looked for.
+        """
+        starts = self.runs[::RUN]
+        number, stop = since, min(self.last, since + most - 1)
+        while number <= stop:
+            end, value = number, -1
+            if self.first <= number:
+                end = stop
+                value = self.value + (number - self.first if self.value >= 0 else 0)
+            else:
+                at = bisect_right(starts, number) * RUN - RUN
+                if at >= 0 and number <= self.runs[at + 2]:
+                    end, value = self.runs[at + 2], self.runs[at + 1]
+                    value += number - self.runs[at] if value >= 0 else 0
+            yield max(value, -1), min(end, stop) - number + 1
+            number = end + 1
+
     def roll_back(self) -> int:
         """Undo everything since the last settled number; return how the closed runs grew."""
         before = len(self.runs)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from inorder.broker.producers.rules import Producer, ProducerQueueState, ProducerTable
     from inorder.broker.sends.packing import Target
     from inorder.net.accepted import ServerConnection
+    from inorder.store.store import Store
     from inorder.wire.header import Command
     from inorder.wire.record import ScannedRecord
     from inorder.wire.requests.sends import SendMessage
@@ -235,14 +236,10 @@ class SequenceChecks:
     def _record(
         self, state: ProducerQueueState[ServerConnection], value: int
     ) -> ScannedRecord | None:
-        if value < 0:
-            position, size = -2 - value, 0
-        else:
-            queue = self._store.find_queue(state.topic, state.queue_id)
-            entry = None if queue is None else queue.given_entry(value)
-            if entry is None:
-                return None
-            position, size, _ = entry
+        found = _place(self._store, state, value)
+        if found is None:
+            return None
+        position, size = found
         data = self._store.log.bytes_at(position, size)
         return next(scan(data, 0, len(data), position_of_at=position, check_crc=False), None)
 
@@ -256,6 +253,24 @@ class SequenceChecks:
             send_map.check(topic, version, (digest or "") if demanded else None)
         elif demanded and QUEUE_CHOSEN not in command.fields and send_map.digest:
             send_map.check(topic, None)
+
+
+def _place(
+    store: Store, state: ProducerQueueState[ServerConnection], value: int
+) -> tuple[int, int] | None:
+    """Return position and size of the record that a remembered value names; size 0: unknown."""
+    if value < 0:
+        return -2 - value, 0
+    queue = store.find_queue(state.topic, state.queue_id)
+    entry = None if queue is None else queue.given_entry(value)
+    return None if entry is None else entry[:2]
+
+
+def last_position(store: Store, state: ProducerQueueState[ServerConnection]) -> int:
+    """Return the position of a producer's last record in a queue; -1 if it is gone."""
+    value = state.find(state.last)
+    found = None if value is None else _place(store, state, value)
+    return -1 if found is None else found[0]
 
 
 @contextlib.contextmanager

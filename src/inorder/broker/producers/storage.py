@@ -25,7 +25,7 @@ from inorder.errors import BrokerError, MessageIllegal, RemoteProtocolError, Sto
 from inorder.logs import get_logger
 from inorder.store.scan import marked_records
 from inorder.wire.extensions import PRODUCER_ID
-from inorder.wire.names import SCHEDULE_TOPIC
+from inorder.wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from inorder.wire.properties import get
 from inorder.wire.requests.producers import read_numbered
 
@@ -128,7 +128,7 @@ class ProducerSnapshot(DurableTable):
     def _count(self, record: ScannedRecord) -> bool:
         found = read_numbered(record.properties.decode("utf-8", "replace"))
         topic, queue_id, value = record.topic, record.queue_id, record.queue_offset
-        if topic == SCHEDULE_TOPIC:
+        if topic in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC):
             topic = (get(record.properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
             queue_text = get(record.properties, b"REAL_QID") or b""
             queue_id = int(queue_text) if queue_text.isdigit() else -1

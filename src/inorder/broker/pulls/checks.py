@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from inorder.broker.filters.rules import filters_off
 from inorder.broker.sends.rules import FAQ
 from inorder.errors import (
     BrokerError,
+    FilterNotFound,
+    FilterNotLatest,
     GroupNotFound,
     InvalidParameter,
     NoPermission,
     SubscriptionNotFound,
     SubscriptionNotLatest,
     SubscriptionParseFailed,
-    SystemError_,
     TopicNotFound,
 )
 from inorder.model import PERM_READ, Subscription
@@ -32,18 +34,24 @@ from inorder.wire.requests.pulls import (
     FORBIDDEN_SUBSCRIPTION,
     FORBIDDEN_TOPIC,
     PULL_SUBSCRIPTION,
+    TAG,
     parse_subscription,
 )
 from inorder.wire.shapes import I32, I64
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
+    from inorder.filters.compiled import Filter
     from inorder.store.consumequeue import QueueIndex
 
 _CACHED_MAX: Final = 20_000
 EXPRESSION_KEPT_CHARS: Final = 256
 """Longer expressions are not cached, and few pulls may be held with one."""
 _EXPRESSION_CHARS_MAX: Final = 64 * 1024
+
+
+_Filters = tuple[frozenset[int] | None, "Filter | None"]
+"""The hashes of the wanted tags, and the SQL filter; None where there is no such filter."""
 
 
 class PullFields(
@@ -81,10 +89,14 @@ class PullFields(
 
 @dataclass(slots=True, eq=False)
 class CheckedPull:
-    """The result of the checks: the queue, the tag filter, the flags of the reply."""
+    """The result of the checks: the queue, the filter, the flags of the reply."""
 
     queue: QueueIndex
+    topic_bytes: bytes
     wanted: frozenset[int] | None
+    """The hashes of the tags; None: no tag filter."""
+    filter: Filter | None
+    """The SQL filter."""
     group_flag: int
     topic_flag: int
     resized: bool
@@ -109,7 +121,9 @@ class PullChecks:
         checked = self._cache.get(key)
         if checked is None:
             checked = self._check(fields, peer)
-            if len(fields.subscription or "") <= EXPRESSION_KEPT_CHARS:
+            if checked.filter is None and (
+                len(fields.subscription or "") <= EXPRESSION_KEPT_CHARS
+            ):  # compiled filters have a cache of their own
                 if len(self._cache) >= _CACHED_MAX:
                     self._cache.clear()
                 self._cache[key] = checked
@@ -145,12 +159,31 @@ class PullChecks:
                 f"consumer:[/{peer}]"
             )
         if fields.sys_flag & PULL_SUBSCRIPTION:
-            wanted = self._wanted_of(fields)
+            wanted, found = self._carried(fields)
         else:
-            wanted = _wanted(self._subscription(fields))
+            wanted, found = self._registered(fields)
         queue = broker.store.queue(fields.topic, fields.queue_id)
         resized = broker.resizing.is_resized(fields.topic)
-        return CheckedPull(queue, wanted, group.sys_flag, topic.sys_flag, resized=resized)
+        return CheckedPull(
+            queue, fields.topic.encode(), wanted, found, group.sys_flag, topic.sys_flag,
+            resized=resized,
+        )  # fmt: skip
+
+    def _registered(self, fields: PullFields) -> _Filters:
+        """Return the filter that the heartbeats of the group registered."""
+        subscription = self._subscription(fields)
+        if subscription.expression_type == TAG:
+            return _wanted(subscription), None
+        registered = self._broker.filters.get(fields.topic, fields.group)
+        if registered is None:
+            raise FilterNotFound(
+                "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            )
+        if registered.record.version < fields.sub_version:
+            raise FilterNotLatest("the consumer's consumer filter data not latest")
+        if not self._broker.config.property_filter:
+            raise filters_off(subscription.expression_type)
+        return None, registered.filter
 
     def _subscription(self, fields: PullFields) -> Subscription:
         broker = self._broker
@@ -173,18 +206,19 @@ class PullChecks:
             raise SubscriptionNotFound(f"the consumer's subscription not exist\n{FAQ}")
         if found.version < fields.sub_version:
             raise SubscriptionNotLatest("the consumer's subscription not latest")
-        if found.expression_type != "TAG":
-            raise _not_by(found.expression_type)
         return found
 
-    def _wanted_of(self, fields: PullFields) -> frozenset[int] | None:
-        expression, kind = fields.subscription or "", fields.expression_type or "TAG"
-        if kind != "TAG":
-            raise _not_by(kind)
+    def _carried(self, fields: PullFields) -> _Filters:
+        """Return the filter that the pull carries itself."""
+        expression, kind = fields.subscription or "", fields.expression_type or TAG
+        if kind != TAG:
+            if not self._broker.config.property_filter:
+                raise filters_off(kind)
+            return None, self._broker.filters.compiled(kind, expression)
         if len(expression) > _EXPRESSION_CHARS_MAX:
             raise SubscriptionParseFailed("parse the consumer's subscription failed: too long")
         try:
-            return _wanted(parse_subscription(fields.topic, expression))
+            return _wanted(parse_subscription(fields.topic, expression)), None
         except BrokerError:
             raise SubscriptionParseFailed("parse the consumer's subscription failed") from None
 
@@ -199,10 +233,6 @@ def _forbidden(kind: int, remark: str) -> _Forbidden:
     error = _Forbidden(remark)
     error.fields = {"forbiddenType": str(kind)}
     return error
-
-
-def _not_by(kind: str) -> BrokerError:
-    return SystemError_(f"The broker does not support consumer to filter message by {kind}")
 
 
 def _wanted(subscription: Subscription) -> frozenset[int] | None:

@@ -8,9 +8,10 @@ it read.
 Messages are read as views of the mapped log; nothing here looks into a body. A reply of up to
 `JOIN_BYTES_MAX` bytes is copied into one buffer, which is cheaper than several writes. A larger one
 is written without a copy. The common reply with messages comes from a template (`Pulls._answer`);
-`answer` builds all others.
+`answer` builds all others. The compiled module reads the usual pull and makes its whole answer
+(`Pulls._answer_plain`); it leaves any other one, and all rules, to Python.
 
-Why: decisions 6 (ticks) and 26 (what a pull carries).
+Why: decisions 6 (ticks), 26 (what a pull carries) and 37 (what is compiled).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from inorder.accelerated import native
 from inorder.broker.offsets.rules import CommitKind
 from inorder.broker.pulls.checks import (
     EXPRESSION_KEPT_CHARS,
@@ -30,6 +32,8 @@ from inorder.broker.pulls.checks import (
 from inorder.errors import BrokerError, ServiceNotAvailable, StoreError, SystemError_
 from inorder.logs import get_logger
 from inorder.net.transport import JOIN_BYTES_MAX
+from inorder.store.intact import count_intact
+from inorder.store.layout import ENTRY_BYTES
 from inorder.store.reader import ReadResult, ReadStatus
 from inorder.wire.codes import VERSION, ResponseCode
 from inorder.wire.extensions import MAP_VERSION, PARKED
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from inorder.config import BrokerConfig
     from inorder.net.accepted import ServerConnection
     from inorder.store.consumequeue import QueueIndex
+    from inorder.store.reader import Selected
 
 log = get_logger(__name__)
 
@@ -64,8 +69,12 @@ _CODES: Final = {
 BULK_MESSAGES_MAX: Final = 16_384
 BULK_BYTES_MAX: Final = 4 * 1024 * 1024
 """The bounds of a pull that asks for much at once; it delays others by a few ms at most."""
+_BULK_PLAIN_MAX: Final = 512
+"""Of a pull for more messages than this no compiled answer is tried: it is likely too large."""
 _WOKEN_AT_ONCE: Final = 64
 """How many held pulls of one queue are served at once when it grows."""
+_WOKEN_FILTER_NS: Final = 2_000_000
+"""How long the SQL filters of woken pulls may take at once; the other pulls wait a turn."""
 _HELD_WITH_LONG_EXPRESSION_MAX: Final = 1000
 """A held pull keeps its expression. This many pulls may hold a long one, of at most 64 KiB."""
 _HOLDABLE: Final = frozenset(
@@ -153,12 +162,18 @@ class Pulls:
         self._checks = PullChecks(broker)
         self.forget_checks = self._checks.forget
         self.configure(broker.config)
-        self._found = (
-            b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","groupSysFlag":"%d",'
-            b'"nextBeginOffset":"%d","maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},'
-            b'"flag":1,"language":"PYTHON","opaque":%d,"remark":"FOUND",'
-            b'"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION).encode() + b"}"
+        texts = (
+            b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","groupSysFlag":"',
+            b'","nextBeginOffset":"',
+            b'","maxOffset":"',
+            b'","minOffset":"',
+            b'","topicSysFlag":"',
+            b'"},"flag":1,"language":"PYTHON","opaque":',
+            b',"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION,
         )
+        self._found = b"%d".join(texts)
+        self._plain = None if native is None else native.PullAnswers(texts, JOIN_BYTES_MAX).found
+        self._delivered = broker.deliveries.count
         self._waking: deque[tuple[QueueIndex, Wait[ServerConnection, Pull]]] = deque()
         self.messages = 0
         self.bytes = 0
@@ -177,7 +192,7 @@ class Pulls:
         """Serve code 11 from its raw JSON header; False: it needs the general path."""
         try:
             request = self._decode(header)
-        except (msgspec.MsgspecError, UnicodeError):
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return False
         if request.flag & FLAG_RESPONSE:
             return False
@@ -236,6 +251,8 @@ class Pulls:
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection,
                 kind=CommitKind.ONLY_UP if fields.only_up else CommitKind.ORDINARY,
             )  # fmt: skip
+        if self._answer_plain(pull, checked, fields.offset):
+            return
         result = self._read(checked, pull, fields.offset)
         if (
             fields.sys_flag & PULL_SUSPEND
@@ -253,26 +270,43 @@ class Pulls:
             return ReadResult(
                 ReadStatus.OFFSET_RESET, reset, queue.min_offset, queue.visible_offset
             )
+        count_max, bytes_max, scan_max = self._limits(fields)
+        end = self._held_at(fields) if checked.resized else None
+        if end is not None and offset >= end:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, queue.min_offset, offset)
+        if checked.filter is not None:
+            result = self._store.reader.get_filtered(
+                queue,
+                offset,
+                max_messages=count_max,
+                max_bytes=bytes_max,
+                scan_max=scan_max,
+                wanted=checked.filter,
+                end=end,
+            )
+            self._broker.filters.spent_ns += result.filter_ns
+        else:
+            result = self._store.reader.get(
+                queue,
+                offset,
+                max_messages=count_max,
+                max_bytes=bytes_max,
+                scan_max=scan_max,
+                wanted=checked.wanted,
+                end=end,
+            )
+        if result.status is ReadStatus.QUEUE_DAMAGED:
+            self._broker.mending.found(queue, offset)
+        return result
+
+    def _limits(self, fields: PullFields) -> tuple[int, int, int]:
+        """Return how many messages, bytes and entries a pull may take."""
         if fields.bulk > 0:
             count_max, bytes_max = BULK_MESSAGES_MAX, min(fields.bulk, BULK_BYTES_MAX)
             scan_max = count_max
         else:
             count_max, bytes_max, scan_max = self._count_max, self._bytes_max, self._scan_max
-        end = self._held_at(fields) if checked.resized else None
-        if end is not None and offset >= end:
-            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, queue.min_offset, offset)
-        result = self._store.reader.get(
-            queue,
-            offset,
-            max_messages=max(1, min(fields.max_messages, count_max)),
-            max_bytes=bytes_max,
-            scan_max=scan_max,
-            wanted=checked.wanted,
-            end=end,
-        )
-        if result.status is ReadStatus.QUEUE_DAMAGED:
-            self._broker.mending.found(queue, offset)
-        return result
+        return max(1, min(fields.max_messages, count_max)), bytes_max, scan_max
 
     def _held_at(self, fields: PullFields) -> int | None:
         """Return where the group is held, because it has yet to finish a map version elsewhere."""
@@ -285,14 +319,12 @@ class Pulls:
     def _answer(self, pull: Pull, result: ReadResult, checked: CheckedPull) -> None:
         if pull.oneway or pull.connection.closed:
             return
+        if result.unfiltered:
+            self._filter_apart(pull, result, checked)
+            return
         found = result.status is ReadStatus.FOUND
         if found:
-            self.found += 1
-            self.messages += result.count
-            self.bytes += result.size
-            self._broker.offsets.commit_pull(
-                pull.fields.group, pull.fields.topic, pull.fields.queue_id, result.next_offset
-            )
+            self._count(pull.fields, result.next_offset, result.count, result.size)
         else:
             self.missed += 1
         parked = self._parked(pull.fields) if pull.fields.epoch else 0
@@ -326,6 +358,76 @@ class Pulls:
             data = b"".join((head, *result.views))
             assert len(data) == len(head) + result.size, "the views are the records of the entries"
             pull.connection.write(data)
+
+    def _count(self, fields: PullFields, next_offset: int, count: int, size: int) -> None:
+        """Count the messages of an answer, and note how far the group has pulled."""
+        self.found += 1
+        self.messages += count
+        self.bytes += size
+        self._delivered(fields.topic, fields.group, count)
+        self._broker.offsets.commit_pull(fields.group, fields.topic, fields.queue_id, next_offset)
+
+    # hot: 4 µs for 32 records, contiguous or not
+    def _answer_plain(self, pull: Pull, checked: CheckedPull, offset: int) -> bool:
+        """Answer a pull by the compiled module; False: it is not plain, nothing was done."""
+        fields, connection = pull.fields, pull.connection
+        if (
+            self._plain is None
+            or pull.serializer
+            or pull.oneway
+            or checked.filter is not None
+            or checked.resized
+            or connection.closed
+            or self._broker.offsets.has_resets
+            or (fields.epoch and self._parked(fields))
+        ):
+            return False
+        queue, wanted = checked.queue, checked.wanted
+        if fields.bulk > 0 and queue.visible_offset - offset > _BULK_PLAIN_MAX:
+            return False
+        count_max, bytes_max, scan_max = self._limits(fields)
+        reader = self._store.reader
+        entries = reader.entries(queue, offset, count_max if wanted is None else scan_max)
+        if entries is None:
+            return False
+        data, segment = entries
+        made = self._plain(
+            data, segment.view(), segment.position, self._store.log.end_position,
+            checked.topic_bytes, queue.queue_id, offset, count_max, bytes_max, wanted,
+            queue.min_offset, queue.visible_offset, checked.group_flag, checked.topic_flag,
+            pull.request_id,
+        )  # fmt: skip
+        if made is None:
+            return False
+        frame, next_offset, count, size = made
+        self._count(fields, next_offset, count, size)
+        connection.write(frame)
+        return True
+
+    def _filter_apart(self, pull: Pull, result: ReadResult, checked: CheckedPull) -> None:
+        """Filter messages that are not in memory in a thread, check them, then reply."""
+        reader, wanted, queue = self._store.reader, checked.filter, checked.queue
+        count_max, bytes_max, _ = self._limits(pull.fields)
+        connection = pull.connection
+        assert wanted is not None, "a filter is asked"
+
+        def answer_selected(found: Selected) -> None:
+            # The records are in memory now, so the loop may read them.
+            entries = result.entries[: found.examined * ENTRY_BYTES]
+            right = count_intact(self._store.log, queue, entries, result.next_offset)
+            if right < found.examined:
+                self._broker.mending.found(queue, result.next_offset + right)
+                connection.close("an entry of the queue does not lead to its message")
+            else:
+                self._answer(pull, reader.selected(result, found), checked)
+
+        self._broker.offload.run(
+            lambda: reader.select(
+                result.entries, max_messages=count_max, max_bytes=bytes_max, wanted=wanted
+            ),
+            answer_selected,
+            lambda error: connection.close(f"reading failed: {error}"),
+        )
 
     def _parked(self, fields: PullFields) -> int:
         """Return the version of the queue's parked keys, which its owner must know."""
@@ -370,14 +472,18 @@ class Pulls:
         waits = self._broker.waits
         if not len(waits):
             return
+        filters = self._broker.filters
+        until_ns = filters.spent_ns + _WOKEN_FILTER_NS
         for queue, _ in touched:
             key = (queue.topic, queue.queue_id)
             if key in waits:
                 ready = waits.take_ready(key)
-                for wait in ready[:_WOKEN_AT_ONCE]:
-                    self._rerun(wait.request, queue, wait.deadline_ms)
-                if len(ready) > _WOKEN_AT_ONCE:
-                    self._wake_later(queue, ready[_WOKEN_AT_ONCE:])
+                done = 0
+                while done < min(_WOKEN_AT_ONCE, len(ready)) and filters.spent_ns <= until_ns:
+                    self._rerun(ready[done].request, queue, ready[done].deadline_ms)
+                    done += 1
+                if len(ready) > done:
+                    self._wake_later(queue, ready[done:])
 
     def _wake_later(self, queue: QueueIndex, ready: list[Wait[ServerConnection, Pull]]) -> None:
         """Serve the rest in small portions: thousands of pulls on a queue must not delay others."""
@@ -386,10 +492,13 @@ class Pulls:
         self._waking.extend((queue, wait) for wait in ready)
 
     def _wake_some(self) -> None:
-        waking = self._waking
+        waking, filters = self._waking, self._broker.filters
+        until_ns = filters.spent_ns + _WOKEN_FILTER_NS
         for _ in range(min(_WOKEN_AT_ONCE, len(waking))):
             queue, wait = waking.popleft()
             self._rerun(wait.request, queue, wait.deadline_ms)
+            if filters.spent_ns > until_ns:
+                break
         if waking:
             self._broker.server.turns.later(self._wake_some)
 
@@ -414,6 +523,8 @@ class Pulls:
                     queue.visible_offset,
                 )
                 self._answer(pull, result, checked)
+                return
+            if self._answer_plain(pull, checked, pull.scan_offset):
                 return
             result = self._read(checked, pull, pull.scan_offset)
         except Exception as error:

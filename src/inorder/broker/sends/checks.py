@@ -19,9 +19,11 @@ from inorder.broker.sends.rules import (
     level_in,
     not_served,
     refuse_special,
+    refuse_timed_half,
     unique_key,
     with_separator,
 )
+from inorder.broker.transactions.records import is_half
 from inorder.errors import (
     GroupNotFound,
     InvalidParameter,
@@ -35,6 +37,7 @@ from inorder.model import PERM_WRITE, TopicConfig
 from inorder.wire import properties as props
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
 from inorder.wire.names import (
+    DEAD_LETTER_PREFIX,
     NOT_SENDABLE_TOPICS,
     PARK_PREFIX,
     RETRY_PREFIX,
@@ -66,8 +69,9 @@ def admit(
         request, topic = _retry(broker, request, topic, version)
     if request.sys_flag & INNER_BATCH_BITS:
         raise not_served("inner batches", request.topic)
-    if request.sys_flag & TRANSACTION_BITS:
-        raise not_served("transactional (prepared) messages", request.topic)
+    marked = "TRAN_MSG" in (request.properties or "") and not request.batch
+    if request.sys_flag & TRANSACTION_BITS and not marked:
+        raise not_served("prepared messages without the property TRAN_MSG", request.topic)
     queue_id = request.queue_id
     if queue_id < 0:
         queue_id = broker.random.randrange(max(1, topic.write_queues))
@@ -86,7 +90,9 @@ def _topic_for(broker: Broker, request: SendMessage) -> TopicConfig:
         raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
     if topic is not None:
         return topic
-    topic = broker.create_topic_on_send(name, request.default_topic, request.default_topic_queues)
+    topic = broker.create_topic_on_send(
+        name, request.default_topic, request.default_topic_queues, unit_mode=request.unit_mode
+    )
     if topic is None:
         raise TopicNotFound(f"topic[{name}] not exist, apply first please!\n{FAQ}")
     return topic
@@ -118,16 +124,25 @@ def _retry(
     return request, dead_letters
 
 
-def plain_properties(broker: Broker, request: SendMessage) -> str:
-    """Return the properties to store; refuse special ones except a delay."""
-    text = request.properties or ""
+def plain_properties(broker: Broker, request: SendMessage) -> tuple[str, bool]:
+    """Return the properties to store, and whether the message is transactional.
+
+    Special properties are refused except a delay and the mark of a transaction.
+    """
+    text, half = request.properties or "", False
     if is_special(text):
         found = props.parse(text)
-        delayed = level_in(found) > 0
-        refuse_special(found, request.topic, delayed=delayed, redeliveries=request.redeliveries)
+        level = level_in(found)
+        refuse_special(found, request.topic, delayed=level > 0)
+        back = request.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        half = not back and is_half(found, level, request.redeliveries)
+        if request.sys_flag & TRANSACTION_BITS and not half:
+            raise not_served("prepared messages that are no transaction", request.topic)
+        if half:
+            refuse_timed_half(found, request.topic)
         if found.pop("POP_CK", None) is not None:
             text = props.join(found)
-    return with_unique_key(broker, text)[0]
+    return with_unique_key(broker, text)[0], half
 
 
 def with_unique_key(broker: Broker, properties: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ form, whatever the client claims.
     put_record   a record that the broker builds: deliveries, dead letters, parked messages
     put_batch    a batch, message by message
     put_plain    a plain batch, by the compiled module; the same bytes
+    took_run     single messages that the compiled module has packed; the same bytes
 
 Why a compiled twin: decision 37.
 """
@@ -266,8 +267,26 @@ class Packer:
             )
         )
         hashes, positions = batch.key_rows(prefix_hash(target.topic))
-        self._note_rows(NotedRows(target.topic, hashes, position, now_ms, positions, batch.count))
+        self._note_rows(NotedRows(hashes, position, now_ms, positions, batch.count))
         self.messages += batch.count
+        self.bytes += total
+
+    # hot: once a read
+    def took_run(
+        self,
+        used: int,
+        last_at: int,
+        count: int,
+        total: int,
+        position: int,
+        now_ms: int,
+        hashes: bytes,
+        positions: bytes,
+    ) -> None:
+        """Count single messages that lie in the log's buffer already, and note their keys."""
+        self._log.took(used, last_at)
+        self._note_rows(NotedRows(hashes, position, now_ms, positions, count))
+        self.messages += count
         self.bytes += total
 
     def _head(self, born_size: int) -> struct.Struct:

@@ -1,8 +1,8 @@
 """What a send may contain: properties, bodies and batches, judged before a byte is stored.
 
 Refusals follow RocketMQ's order and texts. A message that needs a feature which this broker does
-not serve (a timer, a transaction, an inner batch) is refused with a clear error; it is never stored
-as a plain message. `checks.py` adds the checks that need tables.
+not serve (an inner batch) is refused with a clear error; it is never stored as a plain message.
+`checks.py` adds the checks that need tables.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.errors import (
     BrokerError,
+    ItemIllegal,
     MessageIllegal,
     SystemError_,
 )
@@ -29,6 +30,8 @@ _ITEM_BYTES_MIN: Final = 22
 TRANSACTION_BITS: Final = 0xC
 INNER_BATCH_BITS: Final = 0xC0
 _LEVEL_DIGITS_MAX: Final = 9
+_MARKS_ALONE: Final = (b"DELAY\x01", b"TIMER_D", b"TRAN_MSG\x01")
+"""What a message has that a batch cannot hold."""
 _TIMER_NAMES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
@@ -37,19 +40,40 @@ def delay_level(properties: str) -> int:
     return max(0, level_in(props.parse(properties))) if "DELAY" in properties else 0
 
 
-def refuse_special(
-    found: dict[str, str], topic: str, *, delayed: bool = False, redeliveries: int | None = None
-) -> None:
+def refuse_special(found: dict[str, str], topic: str, *, delayed: bool = False) -> None:
     """Refuse properties of message kinds that this broker does not serve."""
-    for name in () if delayed else _TIMER_NAMES:  # with both, the level wins
-        if name in found:
-            raise not_served(f"timer messages ({name})", topic)
-    # Old clients leave the transaction mark on a message that they give back for a retry.
-    again = delayed and (redeliveries or 0) > 0
-    if found.get("TRAN_MSG", "false").lower() == "true" and not again:
-        raise not_served("transactional messages (TRAN_MSG)", topic)
     if "INNER_NUM" in found or "INNER_MULTI_DISPATCH" in found:
         raise not_served("inner batches and light queues (INNER_NUM, INNER_MULTI_DISPATCH)", topic)
+
+
+def _refused_item(index: int, error: BrokerError) -> BrokerError:
+    """Return a refusal of one message of a batch that names the message."""
+    if isinstance(error, MessageIllegal):
+        return ItemIllegal(f"message {index} of the batch: {error.remark}", index=index)
+    return error
+
+
+def _too_large(data: bytes, size_max: int) -> BrokerError:
+    """Return the refusal of a batch above the limit; it names a message that is so by itself."""
+    error, at, index = illegal_size(size_max), 0, 0
+    while len(data) - at >= _ITEM_BYTES_MIN:
+        size, _, _, _, body_size = _ITEM_HEAD.unpack_from(data, at)
+        if body_size > size_max:
+            return _refused_item(index, error)
+        if size < _ITEM_BYTES_MIN:
+            break
+        at, index = at + size, index + 1
+    return error
+
+
+def refuse_timed_half(found: dict[str, str], topic: str) -> None:
+    """Refuse a transactional message with a time of its own."""
+    for name in _TIMER_NAMES:
+        if name in found:
+            raise MessageIllegal(
+                f"a transactional message cannot have a time ({name}); nothing was stored for "
+                f"topic[{topic}]. Send it without one, or begin the transaction when it is due."
+            )
 
 
 def _refuse_in_batch(found: dict[str, str], topic: str) -> None:
@@ -58,6 +82,17 @@ def _refuse_in_batch(found: dict[str, str], topic: str) -> None:
             f"a batch cannot hold delayed messages; nothing was stored for topic[{topic}]. "
             "Send them one by one."
         )
+    if found.get("TRAN_MSG", "false").lower() == "true":
+        raise MessageIllegal(
+            f"a batch cannot hold transactional messages; nothing was stored for topic[{topic}]. "
+            "Send them one by one."
+        )
+    for name in _TIMER_NAMES:
+        if name in found:
+            raise MessageIllegal(
+                f"a batch cannot hold timer messages ({name}); nothing was stored for "
+                f"topic[{topic}]. Send them one by one."
+            )
     refuse_special(found, topic)
 
 
@@ -124,7 +159,7 @@ def split_batch(body: bytes, size_max: int) -> list[tuple[int, int, int, int]] |
     """Return (flag, body start, body size, properties size) per item; None: it is not plain."""
     # hot: 0.6 µs a message
     end = len(body)
-    if not end or end > size_max or b"DELAY\x01" in body or b"TIMER_D" in body:
+    if not end or end > size_max or any(mark in body for mark in _MARKS_ALONE):
         return None
     items = []
     at = 0
@@ -157,7 +192,7 @@ def require_batch(
     """Split a batch body, or raise the refusal."""
     data = bytes(body)
     if len(data) > size_max:
-        raise illegal_size(size_max)
+        raise _too_large(data, size_max)
     found = props.parse(request.properties or "")
     _refuse_in_batch(found, request.topic)
     items = split_batch(data, size_max)
@@ -167,10 +202,13 @@ def require_batch(
         decoded = decode_batch(data)
     except MessageIllegal as error:  # RocketMQ answers 1 for a batch that does not parse
         raise SystemError_(f"the batch does not parse: {error.remark}") from None
-    for item in decoded:
-        _refuse_in_batch(props.parse(item.properties), request.topic)
-        if item.properties.endswith(b"\0"):  # recovery would take it for a torn write
-            raise MessageIllegal("the properties of an item of the batch end in a zero byte")
+    for index, item in enumerate(decoded):
+        try:
+            _refuse_in_batch(props.parse(item.properties), request.topic)
+            if item.properties.endswith(b"\0"):  # recovery would take it for a torn write
+                raise MessageIllegal("the properties of an item of the batch end in a zero byte")
+        except BrokerError as error:
+            raise _refused_item(index, error) from None
         if not item.body:
             raise SystemError_("an item of the batch has no body")
     exact = _split_exact(data)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.topics.checks import check_key_map, check_not_system, check_topic
 from inorder.broker.topics.rules import parse_changes
+from inorder.broker.topics.service import Dropped, drop, settle
 from inorder.errors import InvalidParameter
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
@@ -89,33 +90,19 @@ def delete_topic(call: Call[DeleteTopic]) -> Reply:
     for group in broker.offsets.groups_of(name):
         retries = (f"{RETRY_PREFIX}{group}_{name}", f"{RETRY_PREFIX}{group}+{name}")
         gone.extend(topic for topic in retries if topic in broker.topics)
-    dropped, numbered, version = False, 0, broker.resizing.last_version(name)
+    version, dropped = broker.resizing.last_version(name), Dropped()
     for topic in gone:
-        known = broker.topics.delete(topic, broker.clock.now_ms()) is not None
-        if known:
-            broker.save_topics()
-        broker.offset_service.forget(topic=topic)
-        broker.parking.topic_gone(topic)
-        numbered += broker.producers.drop_topic(topic)
-        if broker.store.queues_of(topic):
-            broker.store.drop_topic(topic, flush=False)
-            dropped = True
-        if known:
-            broker.topic_gone(topic)
+        dropped |= drop(broker, topic)
     logger.info("topic=%s deleted peer=%s", name, call.connection.peer)
-    if dropped or numbered or version:
-        return _reply_when_durable(broker, name, version, call.command, numbered=numbered > 0)
+    if dropped.queues or dropped.numbered or version:
+        return _reply_when_durable(broker, name, version, call.command, dropped)
     return call.reply()
 
 
 async def _reply_when_durable(
-    broker: Broker, topic: str, version: int, command: Command, *, numbered: bool
+    broker: Broker, topic: str, version: int, command: Command, dropped: Dropped
 ) -> Command:
-    """Reply when no power cut can bring the topic back, or reuse its key map versions."""
-    await broker.resizing.delete(topic, version)
-    await broker.housekeeping.flush_now()
-    if numbered:
-        await broker.producer_snapshot.save_now()
+    await settle(broker, topic, version, dropped)
     return command.reply()
 
 

@@ -43,6 +43,7 @@ from inorder.wire.names import (
     TIMER_TOPIC,
     retry_topic,
 )
+from inorder.wire.requests.replies import reply_topic
 from inorder.wire.requests.topics import TopicTable as TopicTableBody
 from inorder.wire.requests.topics import data_version_to_json, topic_config_to_json
 
@@ -286,6 +287,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         default_queues: int = 8,
         auto_create: bool = True,
         topics_max: int = 100_000,
+        trace_topic: str = "",
     ) -> None:
         super().__init__(topic_config_to_json, now_ms)
         self.auto_create = auto_create
@@ -293,6 +295,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._changes: list[TopicChange] = []
         for config in _system_topics(cluster, broker, default_queues, auto_create):
             self._table[config.name] = config
+        if trace_topic:
+            self._table[trace_topic] = _topic(trace_topic, 1)
         self._system = FIXED_SYSTEM_TOPICS | self._table.keys()
 
     def __repr__(self) -> str:
@@ -445,7 +449,7 @@ def _system_topics(
     yield _topic(broker, 1, inherited)
     yield _topic(OFFSET_MOVED_TOPIC, 1)
     yield _topic(SCHEDULE_TOPIC, DELAY_LEVELS)
-    yield _topic(f"{cluster}_REPLY_TOPIC", 1)
+    yield _topic(reply_topic(cluster), 1)
     yield _topic(f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}", 8)
     yield _topic(f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT)
     yield _topic(HALF_TOPIC, 1)

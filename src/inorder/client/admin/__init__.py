@@ -15,7 +15,13 @@ from __future__ import annotations
 import ssl
 
 from inorder.client.access import Access
-from inorder.client.admin.cluster import BrokerNode, Cluster, Producers, ProducerView
+from inorder.client.admin.cluster import (
+    BrokerNode,
+    Cluster,
+    PendingTransactions,
+    Producers,
+    ProducerView,
+)
 from inorder.client.admin.groups import GroupMember, Groups, GroupView, Locks, QueueLag, QueueLock
 from inorder.client.admin.messages import Batch, Messages
 from inorder.client.admin.offsets import Offsets, QueueOffsets, ResetTarget
@@ -24,6 +30,7 @@ from inorder.client.admin.topics import QueueView, Topics, TopicView
 from inorder.client.rules.resizing import TopicResize, WaitingGroup
 from inorder.client.session import Session
 from inorder.config import ClientConfig
+from inorder.wire.requests.transactions import PendingTransaction
 
 __all__ = [
     "Admin",
@@ -38,6 +45,8 @@ __all__ = [
     "Offsets",
     "Parked",
     "ParkedKey",
+    "PendingTransaction",
+    "PendingTransactions",
     "ProducerView",
     "Producers",
     "QueueLag",

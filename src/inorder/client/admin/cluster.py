@@ -1,4 +1,4 @@
-"""Brokers, their statistics and their settings; named producers.
+"""Brokers, their statistics and their settings; pending transactions; named producers.
 
 Only inorder brokers have named producers. A broker of Apache RocketMQ does not know the requests,
 and `Producers` raises UsageError.
@@ -8,15 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from inorder.client.access import Access
 from inorder.client.api import BrokerApi
-from inorder.errors import CodeNotSupported, NotFound, ProducerUnknown, RouteError, UsageError
+from inorder.errors import (
+    CodeNotSupported,
+    NotFound,
+    ProducerUnknown,
+    RemoteProtocolError,
+    RouteError,
+    UsageError,
+)
 from inorder.model import MASTER_ID, TopicQueue
+from inorder.wire.ids import parse_message_id, show_address
 from inorder.wire.requests.routes import ClusterInfo, TopicRoute
+from inorder.wire.requests.statistics import CleanLog, CleanQueues, CleanTopics
+from inorder.wire.requests.transactions import PendingTransaction
 
 T = TypeVar("T")
+
+CLEAN_TIMEOUT_MS: Final = 60_000
 
 
 class NoBroker(RouteError):
@@ -36,6 +48,14 @@ class BrokerNode:
     def is_master(self) -> bool:
         """Whether the broker takes writes."""
         return self.broker_id == MASTER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTransactions:
+    """Transactions of a broker without an outcome: the oldest ones, and how many there are."""
+
+    oldest: list[PendingTransaction]
+    total: int
 
 
 class Cluster:
@@ -118,6 +138,45 @@ class Cluster:
         """Change settings of a broker that may change at run time."""
         node = await self.find(name_or_address)
         await (await self.api(node.address)).update_settings(settings)
+
+    async def transactions(
+        self, topic: str = "", *, count: int = 1000
+    ) -> dict[BrokerNode, PendingTransactions]:
+        """Return the transactions without an outcome of every broker, of a topic if given.
+
+        At most `count` of each broker, and 1000; the total counts all of them.
+        """
+        try:
+            answers = await self.each(lambda api: api.pending_transactions(topic, count=count))
+        except CodeNotSupported as error:
+            raise UsageError("Apache RocketMQ has no list of pending transactions") from error
+        return {node: PendingTransactions(*answer) for node, answer in answers.items()}
+
+    async def resume_transaction(self, message_id: str) -> None:
+        """Let its broker ask again about a transaction that was given up.
+
+        `message_id` is the id of its message in TRANS_CHECK_MAX_TIME_TOPIC that names the broker
+        and a position.
+        """
+        try:
+            host, port, _ = parse_message_id(message_id)
+        except RemoteProtocolError as error:
+            raise UsageError(
+                f"{message_id!r} names no broker ({error}); give the id that begins with the "
+                "address of the broker"
+            ) from None
+        node = await self.find(show_address(host, port))
+        await (await self.api(node.address)).resume_transaction(message_id)
+
+    async def clean(self, name_or_address: str) -> None:
+        """Delete a broker's expired log files, expired queue files and forgotten queues now.
+
+        Returns when that is done; what has not expired stays, and so do all offsets.
+        """
+        node = await self.find(name_or_address)
+        api = await self.api(node.address)
+        for request in (CleanLog(), CleanQueues(), CleanTopics()):
+            await api.ask(request, timeout_ms=CLEAN_TIMEOUT_MS)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the present route of a topic. Raises TopicNotRouted."""

@@ -11,25 +11,37 @@ from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
 from inorder.client.api import BrokerApi
 from inorder.client.consume.messages import Received, receive, receive_from
+from inorder.client.consume.pulls import require_filter
+from inorder.client.consume.rules.pulls import subscription_of
 from inorder.client.rules.routes import Duration, broker_masters, moment_ms, subscribe_queues, to_ms
+from inorder.client.rules.traces import TraceView, views_of
 from inorder.errors import BrokerError, NotFound, OffsetOutOfRange, RemoteProtocolError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire import properties
 from inorder.wire.codes import ResponseCode
 from inorder.wire.ids import parse_message_id, show_address
+from inorder.wire.names import TRACE_TOPIC
 from inorder.wire.record import Record
 from inorder.wire.requests.pulls import (
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
     PullMessage,
     QueryMessage,
-    parse_subscription,
 )
 
 GROUP: Final = "TOOLS_CONSUMER"
 COUNT: Final = 64
 FOREVER_MS: Final = 2**62
 PULL_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many messages of a topic wait at a broker for their time (`deliver_at=`)."""
+
+    topic: str
+    broker: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,15 @@ class Messages:
     def __init__(self, access: Access, cluster: Cluster) -> None:
         self._access = access
         self._cluster = cluster
+
+    async def waiting(self) -> list[Waiting]:
+        """Return how many messages wait for their time, by topic and broker."""
+        found = []
+        session = await self._access.open()
+        for node in await self._cluster.masters():
+            counts = await (await session.broker_at(node.address)).timer_counts()
+            found += [Waiting(topic, node.name, count) for topic, count in counts.items()]
+        return sorted(found, key=lambda one: (one.topic, one.broker))
 
     async def by_id(self, topic: str, message_id: str) -> list[ReceivedMessage]:
         """Return the messages of an id, the producer's or the broker's; several after a retry.
@@ -78,12 +99,22 @@ class Messages:
             topic, key, unique=False, begin_ms=begin_ms, end_ms=end_ms, count=count
         )
 
+    async def traces(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[TraceView]:
+        """Return what clients with `trace=True`, or RocketMQ's, have traced of a message, in time.
+
+        Raises TopicNotRouted if no broker has the trace topic.
+        """
+        found = await self._query(topic, message_id, unique=False)
+        views = [view for one in found for view in views_of(one.body, message_id)]
+        return sorted(views, key=lambda view: view.at_ms)
+
     async def read(
         self,
         queue: TopicQueue,
         offset: int,
         *,
         tag: str = "*",
+        sql: str | None = None,
         count: int = PULL_MAX,
         wait: Duration = 0,
     ) -> Batch:
@@ -91,13 +122,16 @@ class Messages:
 
         Nothing is committed. An offset that is not there leads to the nearest one that is.
         """
-        subscription = parse_subscription(queue.topic, tag)
+        subscription = subscription_of(queue.topic, tag, sql)
         wait_ms = to_ms(wait)
         flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_ms else 0)
         request = PullMessage(
-            GROUP, queue.topic, queue.index, offset, count, flags, 0, wait_ms, 0, tag, "TAG"
-        )
+            GROUP, queue.topic, queue.index, offset, count, flags, 0, wait_ms, 0,
+            subscription.expression, subscription.expression_type,
+        )  # fmt: skip
         api = await self._api(queue)
+        session = await self._access.open()
+        await require_filter(session, api, queue.broker, GROUP, subscription)
         timeout_ms = wait_ms + self._access.config.request_timeout_ms
         pulled = await api.pull_message(request, timeout_ms=timeout_ms)
         whole, next_offset = Received((), pulled.reply.next_begin_offset)
@@ -106,9 +140,7 @@ class Messages:
             whole, next_offset = receive_from(
                 queue, offset, pulled.body, next_offset, body_bytes_max=limit
             )
-        found = tuple(
-            one for one in whole if subscription.matches_all or one.tag in subscription.tags
-        )
+        found = tuple(one for one in whole if not subscription.tags or one.tag in subscription.tags)
         return Batch(found, next_offset, pulled.reply.max_offset)
 
     async def by_offset(self, queue: TopicQueue, offset: int) -> ReceivedMessage:

@@ -31,6 +31,7 @@ from inorder.client.consume.service import ConsumerService
 from inorder.client.consume.workers import WorkersFactory, in_handler
 from inorder.client.rules.routes import Duration, moment_ms, to_ms
 from inorder.client.session import Session
+from inorder.client.traces import Tracer
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.disk import OsFiles
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
@@ -67,6 +68,10 @@ class ConsumerStatistics:
     """Messages that were parked with their keys."""
     queues: dict[TopicQueue, int]
     """The offset of every assigned queue; after `close`, its last offset."""
+    replied: int = 0
+    """Replies that reached the clients that had asked for them."""
+    unreplied: int = 0
+    """Replies that did not, or may not have."""
 
 
 class Consumer:
@@ -84,6 +89,9 @@ class Consumer:
     `lease` is how long this consumer owns an ordered queue without a renewal (5 s), `grace` how
     long it owns the queue after its connection is lost (1 s); in seconds, or a timedelta. A handler
     that runs longer than that after a failure may overlap with the next owner's.
+
+    With `trace` the client writes RocketMQ's message traces, which `mqadmin` and dashboards show,
+    to the brokers' trace topic (`traceTopicEnable`).
     """
 
     def __init__(
@@ -101,6 +109,7 @@ class Consumer:
         after_handle: Hook | None = None,
         lease: Duration | None = None,
         grace: Duration | None = None,
+        trace: bool = False,
     ) -> None:
         if not group:
             raise UsageError("a consumer needs a group; its members share the queues")
@@ -123,6 +132,10 @@ class Consumer:
         self._terms = _terms(self._access.config.consumer, lease, grace)
         self._allocation = Average() if allocation is None else allocation
         timeout_ms = self._access.config.consumer.handler_timeout_ms
+        self._tracer = Tracer(group, "CONSUME", self._access.clock) if trace else None
+        if self._tracer is not None:
+            before_handle = self._tracer.before_handle(before_handle)
+            after_handle = self._tracer.after_handle(after_handle)
         self._hooks = Hooks(before_handle, after_handle, group, timeout_ms, self._access.clock)
         self._registrations: dict[str, HandlerRegistration] = {}
         self._threads: WorkersFactory | None = None  # the blocking twin sets it
@@ -138,6 +151,7 @@ class Consumer:
         *,
         order: Order = "queue",
         tag: str = "*",
+        sql: str | None = None,
         concurrency: int | None = None,
         batch: int = 1,
         on_failure: Policy | None = None,
@@ -149,11 +163,13 @@ class Consumer:
 
         The handler gets a message, or with `batch` above 1 a list of up to `batch` messages of one
         queue (with `order="key"`: of one key). When it returns, the message is done; of a list,
-        Handled says which messages are. After `raise Retry(after=seconds)` it is called again
-        later. Any other exception is a failed attempt, and `on_failure` says what follows: Block(),
-        DeadLetter() or, with `order="key"`, Park(). `tag` is `*`, a tag, or several as in `paid ||
-        shipped`. With `auto_commit=False` a handler of an ordered topic returns Outcome.COMMIT or
-        Outcome.ROLLBACK for all messages since its last such result.
+        Handled says which messages are. To a message that asks for a reply it may return a Reply.
+        After `raise Retry(after=seconds)` it is called again later. Any other exception is a failed
+        attempt, and `on_failure` says what follows: Block(), DeadLetter() or, with `order="key"`,
+        Park(). `tag` is `*`, a tag, or several as in `paid || shipped`. `sql` is an SQL92
+        expression over the properties instead, as in `amount > 100 AND country = 'de'`. With
+        `auto_commit=False` a handler of an ordered topic returns Outcome.COMMIT or Outcome.ROLLBACK
+        for all messages since its last such result.
 
         With `order="key"` up to `concurrency` handlers run at a time, and the messages of one key
         run one after the other. The key is the message's own, or comes from `key_of`: the name of a
@@ -171,6 +187,7 @@ class Consumer:
                 handler,
                 order=order,
                 tag=tag,
+                sql=sql,
                 concurrency=concurrency or self._access.config.consumer.concurrency,
                 batch=batch,
                 on_failure=on_failure,
@@ -205,6 +222,8 @@ class Consumer:
         session = await self._access.open()
         if self._closing is not None:
             raise AlreadyClosed("this consumer was closed while it started")
+        if self._tracer is not None:
+            self._tracer.start(session)
         self._service = ConsumerService(
             session,
             self._group,
@@ -279,6 +298,8 @@ class Consumer:
                 await self._service.stop(patience)
         finally:
             patience.close()
+            if self._tracer is not None:
+                await self._tracer.close()
             await self._access.close()
             self._closed.set()
 
@@ -353,6 +374,8 @@ class Consumer:
             outlived=counts.outlived,
             parked=counts.parked,
             queues=member.final_offsets | member.offsets(),
+            replied=counts.replied,
+            unreplied=counts.unreplied,
         )
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from typing import Literal
 from inorder.client.access import Access
 from inorder.client.api import BrokerApi
 from inorder.client.consume.pulls import PullResult, pull
-from inorder.client.consume.rules.pulls import Prefetched, PullStatus
+from inorder.client.consume.rules.pulls import Prefetched, PullStatus, subscription_of
 from inorder.client.rules.routes import Duration, subscribe_queues, to_ms
 from inorder.client.session import Session
 from inorder.config import ClientConfig
@@ -34,7 +34,6 @@ from inorder.errors import (
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.tasks import Backoff, Tasks, periodic
-from inorder.wire.requests.pulls import parse_subscription
 
 log = get_logger(__name__)
 
@@ -233,6 +232,7 @@ class PullConsumer:
         offset: int,
         *,
         tag: str = "*",
+        sql: str | None = None,
         messages_max: int | None = None,
         wait: Duration = 0,
     ) -> PullResult:
@@ -242,20 +242,25 @@ class PullConsumer:
             self._group,
             queue,
             offset,
-            subscription=parse_subscription(queue.topic, tag),
+            subscription=subscription_of(queue.topic, tag, sql),
             messages_max=messages_max,
             suspend_ms=to_ms(wait),
         )
 
     async def pull_all(
-        self, queue: TopicQueue, start: int | None = None, *, tag: str = "*"
+        self,
+        queue: TopicQueue,
+        start: int | None = None,
+        *,
+        tag: str = "*",
+        sql: str | None = None,
     ) -> AsyncIterator[ReceivedMessage]:
         """Return the messages of a queue from `start` (default: the oldest) to its present end."""
         api = await self._api(queue)
         end = await api.max_offset(queue)
         offset = await api.min_offset(queue) if start is None else start
         while offset < end:
-            result = await self.pull(queue, offset, tag=tag)
+            result = await self.pull(queue, offset, tag=tag, sql=sql)
             for message in result.messages:
                 if message.offset < end:
                     yield message
@@ -265,17 +270,18 @@ class PullConsumer:
 
     # Subscribed and assigned queues.
 
-    async def subscribe(self, topic: str, tag: str = "*") -> None:
+    async def subscribe(self, topic: str, tag: str = "*", *, sql: str | None = None) -> None:
         """Read all queues of a topic, also those that the topic gains later.
 
-        `tag` is `*`, a tag, or several as in `paid || shipped`. Raises TopicNotRouted if no broker
-        serves the topic, SubscriptionParseFailed if the tags cannot be parsed.
+        `tag` is `*`, a tag, or several as in `paid || shipped`; `sql` is an SQL92 expression
+        instead. Raises TopicNotRouted if no broker serves the topic, SubscriptionParseFailed if
+        the tags or the expression cannot be parsed.
         """
         if self._fetchers and not self._subscriptions:
             raise UsageError("this consumer has assigned queues; use another one to subscribe")
         if topic in self._subscriptions:
             raise UsageError(f"topic {topic} is subscribed already; unsubscribe it first")
-        subscription = parse_subscription(topic, tag)
+        subscription = subscription_of(topic, tag, sql)
         session = await self._session()
         queues = await self.queues(topic, wait=self._config.request_timeout_ms / 1000)
         self._subscriptions[topic] = subscription
@@ -294,11 +300,13 @@ class PullConsumer:
             raise UsageError(f"topic {topic} is not subscribed")
         await self._remove([queue for queue in self._fetchers if queue.topic == topic])
 
-    async def assign(self, queues: Iterable[TopicQueue], tag: str = "*") -> None:
+    async def assign(
+        self, queues: Iterable[TopicQueue], tag: str = "*", *, sql: str | None = None
+    ) -> None:
         """Read exactly these queues, instead of those assigned before."""
         if self._subscriptions:
             raise UsageError("this consumer subscribes; use another one to assign queues")
-        wanted = {queue: parse_subscription(queue.topic, tag) for queue in queues}
+        wanted = {queue: subscription_of(queue.topic, tag, sql) for queue in queues}
         session = await self._session()
         kept = {
             queue

@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inorder.client.api import Pulled
+from inorder.client.api import BrokerApi, Pulled
 from inorder.client.consume.leases import LeaseRenewer
 from inorder.client.consume.messages import receive_from
 from inorder.client.consume.queue import AssignedQueue, QueueEvents
@@ -21,12 +21,20 @@ from inorder.client.consume.rules.commits import Progress
 from inorder.client.consume.rules.pulls import PullStatus
 from inorder.client.consume.workers import Counts
 from inorder.client.session import Session
-from inorder.errors import BrokerError, ConnectFailed, InorderError, LeaseLost, RequestTimeout
+from inorder.errors import (
+    BrokerError,
+    ConnectFailed,
+    InorderError,
+    LeaseLost,
+    RequestTimeout,
+    SystemError_,
+)
 from inorder.logs import get_logger
 from inorder.model import MASTER_ID, Fencing, ReceivedMessage, Subscription, TopicQueue
 from inorder.ordering.finished import SPAN_MAX
 from inorder.wire.codes import ResponseCode
-from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
+from inorder.wire.requests.groups import ClientConfigCheck
+from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PULL_SUSPEND, SQL92, PullMessage
 
 log = get_logger(__name__)
 
@@ -45,6 +53,37 @@ class PullResult:
     next_offset: int
     min_offset: int
     max_offset: int
+
+
+_FILTERS_TAKEN_MAX: Final = 1000
+
+
+async def require_filter(
+    session: Session, api: BrokerApi, broker: str, group: str, subscription: Subscription
+) -> None:
+    """Ask a broker once whether it filters by an SQL expression, before the first pull with it.
+
+    Apache RocketMQ answers a pull with an expression that it cannot read as if all messages
+    matched.
+
+    Raises:
+        BrokerError: the broker cannot read the expression, or filters by tags only.
+    """
+    known = broker, subscription.expression
+    if subscription.expression_type != SQL92 or known in session.filters_taken:
+        return
+    try:
+        await api.check_subscription(ClientConfigCheck(session.client_id, group, subscription))
+    except BrokerError as error:
+        if error.code == ResponseCode.SYSTEM_ERROR:
+            raise SystemError_(
+                f"{error.remark}; set enablePropertyFilter=true on broker {broker}, or subscribe "
+                "by tags"
+            ) from error
+        raise
+    if len(session.filters_taken) >= _FILTERS_TAKEN_MAX:
+        session.filters_taken.clear()
+    session.filters_taken.add(known)
 
 
 async def pull(
@@ -74,9 +113,10 @@ async def pull(
         suspend_ms,
         0,
         subscription.expression,
-        "TAG",
+        subscription.expression_type,
     )
     api = await session.reader_of(queue)
+    await require_filter(session, api, queue.broker, group, subscription)
     answer = await api.pull_message(request, timeout_ms=suspend_ms + config.request_timeout_ms)
     return pull_result(
         answer, queue, offset, subscription=subscription, body_bytes_max=config.message_bytes_max
@@ -211,6 +251,7 @@ class Puller:
         queue, config = assigned.queue, self._config
         suggested = self._suggested.of(queue)
         api = await self._session.reader_of(queue, suggested)
+        await require_filter(self._session, api, queue.broker, self._group, assigned.subscription)
         done_to = self._to_commit(assigned, compares=api.compares_offsets)
         fields = rules.pull_fields(
             assigned.subscription,

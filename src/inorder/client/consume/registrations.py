@@ -16,6 +16,7 @@ from inorder.client.consume.rules.outcomes import (
     default_policy,
     redeliveries_max,
 )
+from inorder.client.consume.rules.pulls import subscription_of
 from inorder.client.consume.workers import Batch, Call, is_async
 from inorder.errors import UsageError
 from inorder.logs import get_logger
@@ -71,10 +72,11 @@ def register(
     auto_commit: bool,
     hooks: Hooks,
     version: int,
+    sql: str | None = None,
     key_of: str | KeyOf | None = None,
     keyless: Keyless = "barrier",
 ) -> HandlerRegistration:
-    """Check a handler and its options. Raises UsageError."""
+    """Check a handler and its options. Raises UsageError, SubscriptionParseFailed."""
     if order not in ("queue", "key", None):
         raise UsageError(f"order={order!r}: write order='key', order='queue' or order=None")
     if order != "key" and (key_of is not None or keyless != "barrier"):
@@ -97,7 +99,7 @@ def register(
     function = _callable(handler, topic)
     _check_parameters(function, topic, batch)
     return HandlerRegistration(
-        parse_subscription(topic, tag, version),
+        subscription_of(topic, tag, sql, version),
         order is not None,
         concurrency,
         batch,

@@ -23,8 +23,10 @@ from inorder.client.consume.handlers import ConsumerRequests, run_directly
 from inorder.client.consume.ordered import KeyedRunner, OrderedRunner
 from inorder.client.consume.parking import Parker, Redriver
 from inorder.client.consume.pullconsumer import Target
+from inorder.client.consume.pulls import require_filter
 from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.registrations import HandlerRegistration, fallback
+from inorder.client.consume.replies import Replier
 from inorder.client.consume.rules import commits
 from inorder.client.consume.rules.assignment import Allocation, by_broker
 from inorder.client.consume.rules.commits import busy_interval_ms
@@ -34,12 +36,12 @@ from inorder.client.consume.workers import Counts, LoopWorkers, Run, Workers, Wo
 from inorder.client.rules.routes import moment_ms, subscribe_queues
 from inorder.client.session import Session
 from inorder.disk import Files
-from inorder.errors import AlreadyClosed, InorderError, UsageError
+from inorder.errors import AlreadyClosed, InorderError, TransportError, UsageError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.tasks import Patience, periodic
 from inorder.wire.requests.groups import ConsumerData
-from inorder.wire.requests.pulls import parse_subscription
+from inorder.wire.requests.pulls import TAG, parse_subscription
 
 log = get_logger(__name__)
 
@@ -99,6 +101,7 @@ class ConsumerService:
             suspend_ms=self._config.suspend_ms,
         )
         returner = Returner(session, group, holds_locks=member.holds_locks)
+        self._replier = Replier(session, group, counts)
         self._workers = {topic: self._make_workers(one) for topic, one in registrations.items()}
         self._handlers = {
             topic: TopicHandler(one, self._workers[topic]) for topic, one in registrations.items()
@@ -147,6 +150,7 @@ class ConsumerService:
             if refusal is not None:
                 raise refusal
             await self._refuse_to_park()
+            await self._require_filters()
         except BaseException:
             await self._session.leave(self._group)
             raise
@@ -261,24 +265,43 @@ class ConsumerService:
                     f"on_failure=Park of topic {topic}: a broadcasting group cannot park keys; "
                     "use Block()"
                 )
-            route = self._session.known_route(topic)
-            queues = (
-                []
-                if route is None
-                else subscribe_queues(route, topic, self._session.key_map(topic))
-            )
-            for of_broker in by_broker(queues).values():
+            for queue in self._queue_of_each_broker(topic):
                 try:
-                    known = await self.member.leases.known_at(of_broker[0])
+                    known = await self.member.leases.known_at(queue)
                 except InorderError as error:
-                    log.info("broker=%s is away: %s", of_broker[0].broker, error)
+                    log.info("broker=%s is away: %s", queue.broker, error)
                     continue
                 if not known:
                     raise UsageError(
-                        f"on_failure=Park of topic {topic}: broker {of_broker[0].broker} is "
+                        f"on_failure=Park of topic {topic}: broker {queue.broker} is "
                         "Apache RocketMQ, which keeps no parked keys; use DeadLetter(attempts=…) "
                         "or Block(), or put the topic on inorder brokers"
                     )
+
+    async def _require_filters(self) -> None:
+        """Raise the refusal of a broker that cannot filter by an expression of this consumer.
+
+        A broker that is away is asked before the first pull.
+        """
+        for topic, one in self._registrations.items():
+            if one.subscription.expression_type == TAG:
+                continue
+            for queue in self._queue_of_each_broker(topic):
+                try:
+                    api = await self._session.reader_of(queue)
+                    await require_filter(
+                        self._session, api, queue.broker, self._group, one.subscription
+                    )
+                except TransportError as error:
+                    log.info("broker=%s is away: %s", queue.broker, error)
+
+    def _queue_of_each_broker(self, topic: str) -> list[TopicQueue]:
+        """Return a queue of each broker that is known to serve a topic."""
+        route = self._session.known_route(topic)
+        if route is None:
+            return []
+        queues = subscribe_queues(route, topic, self._session.key_map(topic))
+        return [of_broker[0] for of_broker in by_broker(queues).values()]
 
     # The parts.
 
@@ -296,11 +319,12 @@ class ConsumerService:
         return LocalOffsets(files, folder, self._session.client_id, self._group)
 
     def _make_workers(self, registration: HandlerRegistration) -> Workers:
-        clock = self._session.clock
+        clock, answer = self._session.clock, self._replier.answer
+        call, count = registration.call, registration.concurrency
         if registration.is_async:
-            return LoopWorkers(registration.call, registration.concurrency, clock, self._consumer)
+            return LoopWorkers(call, count, clock, self._consumer, answer)
         assert self._threads is not None, "plain handlers were refused when they were registered"
-        return self._threads(registration.call, registration.concurrency, clock, self._consumer)
+        return self._threads(call, count, clock, self._consumer, answer)
 
     def _make_ordered(
         self, registration: HandlerRegistration, returner: Returner

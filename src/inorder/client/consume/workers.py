@@ -26,12 +26,12 @@ import asyncio
 import contextlib
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from inorder.client.consume.rules.outcomes import Handled, Outcome
+from inorder.client.consume.rules.outcomes import Handled, Outcome, Reply
 from inorder.clock import Clock
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage
@@ -67,6 +67,8 @@ class Counts:
     dropped: int = 0
     pulled: int = 0
     outlived: int = 0
+    replied: int = 0
+    unreplied: int = 0
     since_ms: int = 0
     topics: dict[str, TopicCounts] = field(default_factory=dict)
 
@@ -142,6 +144,12 @@ def in_handler(consumer: object) -> bool:
 
 Batch = Sequence[ReceivedMessage]
 Call = Callable[[Batch], Any]
+Answer = Callable[[Batch, Reply], Coroutine[Any, Any, None]]
+"""Sends the Reply that a handler has returned for a batch; raises nothing."""
+
+
+async def no_answer(_: Batch, __: Reply) -> None:
+    """Send no reply: the workers of no consumer."""
 
 
 class Run:
@@ -279,8 +287,8 @@ class Workers(Protocol):
         ...
 
 
-WorkersFactory = Callable[[Call, int, Clock, object], Workers]
-"""Creates workers from a call, their number, a clock and the consumer."""
+WorkersFactory = Callable[[Call, int, Clock, object, Answer], Workers]
+"""Creates workers from a call, their number, a clock, the consumer, and what sends replies."""
 
 
 class LoopWorkers:
@@ -294,9 +302,11 @@ class LoopWorkers:
         count: int,
         clock: Clock,
         consumer: object = None,
+        answer: Answer = no_answer,
     ) -> None:
         self.capacity = count
         self._call = call
+        self._answer = answer
         self._consumer = consumer
         self._clock = clock
         self._runs: deque[Run] = deque()
@@ -361,7 +371,10 @@ class LoopWorkers:
         while (batch := run.next(clock.monotonic_ms())) is not None:
             call = begin_call(self._consumer)
             try:
-                if not run.returned(await self._call(batch)):
+                value = await self._call(batch)
+                if isinstance(value, Reply):
+                    await self._answer(batch, value)
+                if not run.returned(value):
                     break
             except asyncio.CancelledError as error:
                 if run.was_cancelled():

@@ -90,7 +90,9 @@ class SendFuture(asyncio.Future[SendReceipt]):
     def result(self) -> SendReceipt:
         if self.unheard_at:
             self._unheard.heard(self)
-        return super().result()
+        found: Any = super().result()
+        # A receipt is made when somebody asks for it.
+        return SendReceipt(*found) if type(found) is tuple else found
 
     def exception(self) -> BaseException | None:
         if self.unheard_at:
@@ -100,10 +102,11 @@ class SendFuture(asyncio.Future[SendReceipt]):
     def __await__(self) -> Generator[Any, None, SendReceipt]:
         self.asked = True
         try:
-            return (yield from super().__await__())
+            yield from super().__await__()
         finally:
             self.asked = False
             if self.unheard_at:
                 self._unheard.heard(self)
+        return self.result()
 
     __iter__ = __await__

@@ -19,8 +19,9 @@ from inorder.wire import properties as names
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
 from inorder.wire.properties import PROPERTIES_BYTES_MAX, format_properties
+from inorder.wire.record import TRANSACTION_PREPARED
 from inorder.wire.requests.sendframes import json_text
-from inorder.wire.requests.sends import BatchItem
+from inorder.wire.requests.sends import BatchItem, encode_batch
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _SET_BY_ARGUMENTS: Final = frozenset(
@@ -33,10 +34,15 @@ _NOT_YET: Final = frozenset(
         names.TRAN_MSG,
     }
 )  # fmt: skip
-_BATCH_PROPERTIES: Final = json_text(format_properties({names.WAIT: "true"}))
+_ALONE: Final = frozenset(
+    {"POP_CK", "INNER_NUM", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_BASE"}
+)
+"""Properties that a broker looks at in a single message only."""
+BATCH_PROPERTIES: Final = json_text(format_properties({names.WAIT: "true"}))
 _BATCH_ITEM_BYTES: Final = 22
 _NUMBER_BYTES: Final = 64
 """About how many bytes the sequence properties of a batch item take."""
+_ITEM_BYTES: Final = _BATCH_ITEM_BYTES + _NUMBER_BYTES
 _NUMBER_BYTES_MAX: Final = 256
 """How many they take at most, with the longest name of a producer."""
 _TEXT_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - _NUMBER_BYTES_MAX
@@ -46,47 +52,63 @@ _CHECK_CHARS: Final = _TEXT_BYTES_MAX // 4
 class Outgoing:
     """The content of one request: a message, or messages of one queue.
 
-    `properties` are JSON already. A batch has its messages in `items`, which get their sequence
-    numbers when the request is written.
+    A message has its properties in `raw`, as the log holds them. A batch has its messages in
+    `items`, which get their sequence numbers when the request is written.
     """
 
     __slots__ = (
+        "_json",
+        "alone",
         "body",
         "born_at_ms",
+        "bytes_together",
         "flag",
+        "half",
         "ids",
         "items",
-        "properties",
+        "raw",
         "sequences",
         "sys_flag",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - by place, for it is made for every message
         self,
         ids: tuple[str, ...],
         body: bytes,
         properties: bytes,
         born_at_ms: int,
-        *,
         sys_flag: int = 0,
         flag: int = 0,
         items: Sequence[BatchItem] | None = None,
         sequences: tuple[int, ...] = (),
+        raw: bytes | None = None,
+        half: bool = False,
+        alone: bool = False,
     ) -> None:
         self.ids = ids
         self.body = body
-        self.properties = properties
+        self._json = properties
         self.born_at_ms = born_at_ms
         self.sys_flag = sys_flag
         self.flag = flag
         self.items = items
         self.sequences = sequences
+        self.raw = raw
+        self.bytes_together = 0 if raw is None else len(body) + len(raw) + _ITEM_BYTES
+        """How many bytes, about, a message takes in a request of several."""
+        self.half = half  # transactional
+        self.alone = alone  # its receipt says more than its offset
+
+    @property
+    def properties(self) -> bytes:
+        """The properties of the request, as JSON."""
+        return self._json if self.raw is None else json_text(self.raw.decode())
 
     def pick(self, indexes: Sequence[int]) -> Outgoing:
         """Return a request with some of a batch's messages."""
         assert self.items is not None, "a batch"
         return Outgoing(
-            tuple(self.ids[index] for index in indexes), self.body, self.properties,
+            tuple(self.ids[index] for index in indexes), self.body, self._json,
             self.born_at_ms, sys_flag=self.sys_flag, flag=self.flag,
             items=[self.items[index] for index in indexes],
             sequences=tuple(self.sequences[index] for index in indexes) if self.sequences else (),
@@ -111,25 +133,60 @@ def compose(  # noqa: PLR0917 - by place, for it is called for every message
     *,
     flag: int = 0,
     sequences: tuple[int, ...] = (),
-    delay_level: int = 0,
+    later: str = "",
+    half_group: str | None = None,
 ) -> Outgoing:
-    """Return the request of a message. Raises MessageIllegal, UsageError, LocalProtocolError."""
+    """Return the request of a message. Raises MessageIllegal, UsageError, LocalProtocolError.
+
+    `later` holds properties that delay the message. `half_group` makes it transactional: the
+    producer group that a broker asks for the outcome.
+    """
     # hot: 2 us.
     if type(topic) is not str:
         check_topic_type(topic, body)
     check_topic(topic)
     text = _properties(body, key, tag, keys, properties, message_id, config)
-    if delay_level:
-        text += format_properties({names.DELAY: str(delay_level)})
+    if later:
+        text += later
     sys_flag = 0
+    if half_group is not None:
+        text += format_properties({names.TRAN_MSG: "true", names.PGROUP: half_group})
+        sys_flag = TRANSACTION_PREPARED
     if len(body) >= config.compress_above_bytes and config.compression != "none":
         packed = compress_body(config.compression, body)
         if len(packed) < len(body):
-            body, sys_flag = packed, COMPRESSION_FLAGS[config.compression]
+            body, sys_flag = packed, sys_flag | COMPRESSION_FLAGS[config.compression]
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"a text of the message is no UTF-8: {error}") from None
     return Outgoing(
-        (message_id,), body, json_text(text), born_at_ms, sys_flag=sys_flag, flag=flag,
-        sequences=sequences,
+        (message_id,), body, b"", born_at_ms, sys_flag, flag, None, sequences, raw,
+        half=half_group is not None, alone=half_group is not None or later != "",
     )  # fmt: skip
+
+
+def may_join(properties: Mapping[str, str] | None, later: str) -> bool:
+    """Return whether a message may travel in one request with others.
+
+    A broker treats some messages in a way of its own, which it does to none of a batch.
+    """
+    return not later and (not properties or _ALONE.isdisjoint(properties))
+
+
+def pack_items_pure(
+    bodies: Sequence[bytes], raws: Sequence[bytes], flags: Sequence[int], item_head: bytes,
+    first: int,
+) -> bytes:  # fmt: skip
+    """Return the body of a request with several messages, numbered from `first` on.
+
+    `item_head` are the properties that number a message, up to the number. The compiled module
+    does the same: `pack_items` in `sender.py`.
+    """
+    return encode_batch(
+        BatchItem(flag, body, b"%b%b%d\x02" % (raw, item_head, number))
+        for number, (body, raw, flag) in enumerate(zip(bodies, raws, flags, strict=True), first)
+    )
 
 
 def compose_items(
@@ -160,7 +217,7 @@ def compose_batch(
     limit = min(config.batch_bytes_max, config.message_bytes_max)
     return [
         Outgoing(
-            tuple(message_ids[first:end]), b"", _BATCH_PROPERTIES, born_at_ms,
+            tuple(message_ids[first:end]), b"", BATCH_PROPERTIES, born_at_ms,
             items=items[first:end], sequences=tuple(sequences[first:end]),
         )
         for first, end in _cuts(items, limit)
@@ -247,8 +304,8 @@ def _check_properties(more: Mapping[str, str]) -> None:
     if not found.isdisjoint(_NOT_YET):
         refused = ", ".join(sorted(_NOT_YET & found))
         raise UsageError(
-            f"properties {refused}: a delay is given by delay= or delay_level=; transactional "
-            "messages and those for a time of day are not supported yet"
+            f"properties {refused}: a delay is given by delay=, delay_level= or deliver_at=; a "
+            "transaction is begun by producer.transaction()"
         )
 
 

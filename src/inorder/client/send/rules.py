@@ -7,7 +7,10 @@ past brokers that failed a short while ago (`RoundRobin`, `FailedBrokers`).
 is any room at all, even if it brings more than fits. So a message or a batch above the limit is
 sent too, and the limits are exceeded by one call at most.
 
-How a producer keeps order and speed: decision 11.
+`Pace` bounds the room in time: no more messages wait than the brokers store in a part of the time
+that a message has. Otherwise the last of them would fail although every broker works.
+
+How a producer keeps order and speed: decision 11. Automatic batches: decision 48.
 """
 
 from __future__ import annotations
@@ -20,6 +23,12 @@ from inorder.ordering.keymap import queue_for_key
 
 WINDOW_MAX: Final = 1024
 """How many answers a broker remembers for a producer and queue, in messages."""
+TIMES_AGAIN: Final = 2
+"""How often a message of `send_nowait` gets its time again while its broker is away."""
+PACE_FIRST: Final = 1024
+PACE_LEAST: Final = 64
+REQUEST_MESSAGES_MAX: Final = 256
+"""How many messages of single calls travel in one request; four such requests fill the window."""
 
 
 def select_by_key(queues: Sequence[TopicQueue], key: str) -> TopicQueue:
@@ -80,12 +89,39 @@ class FailedBrokers:
         return self._until_ms.keys()
 
 
+class Pace:
+    """How many messages may wait, so that the last of them has its outcome well within its time.
+
+    It begins small, grows by what is stored within a quarter of the time, and shrinks when messages
+    need more than half of it. What was accepted before it shrank does not shrink it again.
+    """
+
+    __slots__ = ("_changed_ms", "allowed", "budget_ms", "messages_max")
+
+    def __init__(self, messages_max: int, budget_ms: int) -> None:
+        self.messages_max = messages_max
+        self.budget_ms = max(budget_ms, 1)
+        self.allowed = min(messages_max, PACE_FIRST)
+        self._changed_ms = 0
+
+    def stored(self, messages: int, waiting: int, accepted_ms: int, now_ms: int) -> None:
+        """Take the time that messages needed, while `waiting` messages were without an outcome."""
+        waited_ms = now_ms - accepted_ms
+        if waited_ms * 4 <= self.budget_ms:
+            self.allowed = min(self.allowed + messages, self.messages_max)
+        elif waited_ms * 2 > self.budget_ms and accepted_ms >= self._changed_ms:
+            fitting = min(waiting, self.allowed) * self.budget_ms // (4 * waited_ms)
+            self.allowed = max(min(self.allowed, fitting), min(PACE_LEAST, self.messages_max))
+            self._changed_ms = now_ms
+
+
 class Room:
     """Messages and bytes without an outcome, and their limits."""
 
-    __slots__ = ("bytes", "bytes_max", "messages", "messages_max", "refused")
+    __slots__ = ("bytes", "bytes_max", "messages", "messages_max", "pace", "refused")
 
-    def __init__(self, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, messages_max: int, bytes_max: int, budget_ms: int = 10_000) -> None:
+        self.pace = Pace(messages_max, budget_ms)
         self.messages_max = messages_max
         self.bytes_max = bytes_max
         self.messages = 0
@@ -98,10 +134,21 @@ class Room:
         return self.messages >= self.messages_max or self.bytes >= self.bytes_max
 
     @property
+    def paced(self) -> bool:
+        """Return whether messages wait long."""
+        return self.pace.allowed < min(PACE_FIRST, self.messages_max)
+
+    @property
+    def crowded(self) -> bool:
+        """Return whether a caller that can wait should wait."""
+        return self.messages >= self.pace.allowed or self.bytes >= self.bytes_max
+
+    @property
     def wide(self) -> bool:
-        """Return whether half of both limits is free: enough to wake a waiting thread."""
+        """Return whether half of both limits is free: enough to wake a waiting caller."""
+        allowed = self.pace.allowed
         return (
-            self.messages <= self.messages_max - max(self.messages_max // 2, 1)
+            self.messages <= allowed - max(allowed // 2, 1)
             and self.bytes <= self.bytes_max - max(self.bytes_max // 2, 1)
         )  # fmt: skip
 
@@ -131,4 +178,5 @@ class Room:
             f"{self.messages} messages with {self.bytes} bytes have no outcome yet, the limits are "
             f"{self.messages_max} (sends_waiting_max) and {self.bytes_max} "
             "(sends_waiting_bytes_max)"
+            + (f"; the brokers are slow and keep up with {self.pace.allowed}" if self.paced else "")
         )

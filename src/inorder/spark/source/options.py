@@ -17,7 +17,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from inorder.errors import ConfigError
+from inorder.client.consume.rules.pulls import subscription_of
+from inorder.errors import ConfigError, SubscriptionParseFailed, UsageError
 from inorder.spark.cluster import NAMES, Servers, Tls, chosen_servers, read_tls, tls_name
 from inorder.spark.source.rules import Places, from_json
 
@@ -78,9 +79,10 @@ _ALIASES: Final = {
 _KNOWN: Final = {
     name.lower(): name
     for name in (
-        "namesrv", "topic", "topicPattern", "key", "group", "tag", "columns", "startingOffsets",
-        "startingTimestamp", "endingOffsets", "endingTimestamp", "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "maxPartitions", "ordered",
+        "namesrv", "topic", "topicPattern", "key", "group", "tag", "sql", "columns",
+        "startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp",
+        "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss",
+        "maxPartitions", "ordered",
         "maxRecordsPerPartition", "reportOffsets", "idlePollMs", "pushdown", "checkCrc", "path",
     )
 }  # fmt: skip
@@ -99,6 +101,7 @@ class SourceOptions:
     keys: tuple[str, ...] = ()
     group: str = DEFAULT_GROUP
     tag: str = "*"
+    sql: str | None = None
     columns: tuple[str, ...] = COLUMNS
     starting: Where | None = None
     ending: Where | None = None
@@ -114,6 +117,11 @@ class SourceOptions:
     pushdown: bool = False
     check_crc: bool = True
     tls: Tls | None = None
+
+    @property
+    def filtered(self) -> bool:
+        """Return whether the broker leaves messages out."""
+        return self.sql is not None or self.tag not in ("*", "")
 
     @property
     def servers(self) -> Servers:
@@ -147,6 +155,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         keys=(given["key"],) if given.get("key") else (),
         group=given.get("group", DEFAULT_GROUP),
         tag=given.get("tag", "*"),
+        sql=_sql(given),
         columns=chosen(given.get("columns")),
         starting=_where(given, "starting"),
         ending=_where(given, "ending"),
@@ -163,6 +172,17 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         check_crc=_boolean(given, "checkCrc", True),
         tls=read_tls(given),
     )
+
+
+def _sql(given: Mapping[str, str]) -> str | None:
+    """Read the SQL92 expression. Raises ConfigError, with the place of an error marked."""
+    text = given.get("sql")
+    if text is not None:
+        try:
+            subscription_of("", given.get("tag", "*"), text)
+        except (UsageError, SubscriptionParseFailed) as error:
+            raise ConfigError(f"sql: {error}") from None
+    return text
 
 
 def _topics(given: Mapping[str, str]) -> tuple[str, ...]:

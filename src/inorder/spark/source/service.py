@@ -88,7 +88,10 @@ class Plans:
 
     def queues(self) -> list[TopicQueue]:
         """Return all queues of all topics, as they are now."""
-        return [queue for topic in self.topics() for queue in self.cluster.queues(topic)]
+        queues = [queue for topic in self.topics() for queue in self.cluster.queues(topic)]
+        if self.options.sql is not None:
+            self.cluster.require_filter(queues, self.options.sql)
+        return queues
 
     def topics(self) -> tuple[str, ...]:
         """Return the topics that are named, or that match now."""
@@ -203,7 +206,7 @@ def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _read_range(cluster: Cluster, options: SourceOptions, span: Range) -> Iterator[pa.RecordBatch]:
     queue, at = span.queue, span.start
-    for pulled in cluster.read(queue, span.start, span.end, options.tag):
+    for pulled in cluster.read(queue, span.start, span.end, options.tag, options.sql):
         if pulled.code == ResponseCode.PULL_OFFSET_MOVED and pulled.next_offset != at:
             _lost(options, span, at, pulled.next_offset)
         if pulled.data:
@@ -231,7 +234,7 @@ def _read_range(cluster: Cluster, options: SourceOptions, span: Range) -> Iterat
 def _decoded(data: bytes, at: int, options: SourceOptions, span: Range) -> pa.RecordBatch:
     """Return the messages of one answer that belong to the range."""
     records = Records(data, check_crc=options.check_crc and not options.keys)
-    _check_order(records.offsets, at, span, filtered=options.tag != "*")
+    _check_order(records.offsets, at, span, filtered=options.filtered)
     if options.keys:
         records = records.with_keys(options.keys)
         if options.check_crc and records.count:
@@ -435,7 +438,7 @@ class PushingReader(Reader):
         """Note the filters that narrow the reading; return all filters."""
         self._filters = [*getattr(self, "_filters", []), *filters]
         tags = filter_tags(self._filters)
-        if tags is not None and self._wanted.tag in ("*", ""):
+        if tags is not None and not self._wanted.filtered:
             self._wanted = replace(self._wanted, tag=" || ".join(tags))
         keys = filter_values(self._filters, "key")
         if keys and not self._wanted.keys and all(isinstance(key, str) and key for key in keys):

@@ -233,6 +233,8 @@ HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
 SUBSCRIPTIONS_MAX: Final = 4096
 TAGS_MAX: Final = 16_384
 """Tags of one heartbeat, all its subscriptions together: each is kept with its hash."""
+SQL_CHARS_MAX: Final = 32 * 1024
+"""Characters of the SQL expressions of one heartbeat: each is compiled."""
 CLIENT_NAME_CHARS_MAX: Final = 255
 """Of a client id and of a group of producers, which nothing else checks."""
 
@@ -290,6 +292,10 @@ class ClientHeartbeat:
             raise RemoteProtocolError(
                 f"a heartbeat has more than {SUBSCRIPTIONS_MAX} subscriptions or {TAGS_MAX} tags"
             )
+        if sum(len(one.expression) for one in wanted if one.expression_type != TAG) > SQL_CHARS_MAX:
+            raise RemoteProtocolError(
+                f"the SQL expressions of a heartbeat have more than {SQL_CHARS_MAX} characters"
+            )
         return cls(
             _name(value, "clientID"),
             consumers,
@@ -300,6 +306,13 @@ class ClientHeartbeat:
             shapes.integer(value, "heartbeatFingerprint", 0, 32),
             shapes.boolean(value, "withoutSub", False),
         )
+
+
+class CheckClientConfig(msgspec.Struct, frozen=True):
+    """Ask whether a subscription may be used; the body is a ClientConfigCheck."""
+
+    CODE: ClassVar = RequestCode.CHECK_CLIENT_CONFIG
+    REPLY = EMPTY
 
 
 @dataclass(frozen=True, slots=True)

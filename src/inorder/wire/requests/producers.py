@@ -32,6 +32,8 @@ class ProducerHelloReply(msgspec.Struct, frozen=True):
     highest: int
     memory: int = 0
     """Changes whenever the broker forgets a producer; see `ProducerHello.memory`."""
+    batches: int = 0
+    """1: a refusal of a batch names the message; `ProducerState.since` is understood."""
 
 
 class ProducerHello(msgspec.Struct, frozen=True):
@@ -60,16 +62,21 @@ class ProducerHello(msgspec.Struct, frozen=True):
 class ProducerStateReply(msgspec.Struct, frozen=True):
     """`expected`: the next number (anonymous; 0 if unknown). `last`: the last stored, else -1.
 
-    `known` is false if the broker has no state of this producer on this queue.
+    `known` is false if the broker has no state of this producer on this queue. `offsets` answers
+    `ProducerState.since`; `offsets_of` reads it.
     """
 
     known: bool
     expected: int
     last: int
+    offsets: str | None = None
 
 
 class ProducerState(msgspec.Struct, frozen=True):
-    """Ask for the sequence numbers of a producer on one queue."""
+    """Ask for the sequence numbers of a producer on one queue.
+
+    With `since`, also for the places of its messages from that number on.
+    """
 
     CODE: ClassVar = ExtensionCode.PRODUCER_STATE
     REPLY = fields_as(ProducerStateReply)
@@ -77,6 +84,24 @@ class ProducerState(msgspec.Struct, frozen=True):
     producer_id: str
     topic: str
     queue_id: int
+    since: int = -1
+
+
+def offsets_text(runs: Iterable[tuple[int, int]]) -> str:
+    """Return offsets of consecutive messages, given as (first offset, count), as a field."""
+    return ",".join(f"{offset}:{count}" for offset, count in runs)
+
+
+def offsets_of(text: str | None, most: int) -> list[int]:
+    """Read such a field, `most` offsets of it; -1: unknown, and what is malformed ends the list."""
+    found: list[int] = []
+    for run in text.split(",") if text else ():
+        first, _, count = run.partition(":")
+        if not (_OFFSET.fullmatch(first) and _COUNT.fullmatch(count)):
+            break
+        offset, left = int(first), min(int(count), most - len(found))
+        found += range(offset, offset + left) if offset >= 0 else [-1] * left
+    return found
 
 
 class ProducerDropReply(msgspec.Struct, frozen=True):
@@ -147,6 +172,8 @@ class ProducerList(msgspec.Struct, frozen=True):
     prefix: str = ""
 
 
+_OFFSET: Final = re.compile("-1|[0-9]{1,18}")
+_COUNT: Final = re.compile("[0-9]{1,9}")
 PRODUCER_ID_CHARS_MAX: Final = 255
 NUMBER_MAX: Final = 2**63 - 2
 MARK: Final = f"{PRODUCER_ID}\x01"

@@ -44,6 +44,9 @@ class SendFields(msgspec.Struct, gc=False):
     version: int = 0
     map: str = ""
     stored: str = ""
+    index: int = -1
+    msgId: str = ""
+    recallHandle: str = ""
 
 
 class SendAnswer(msgspec.Struct):
@@ -81,19 +84,24 @@ def by_map(version: int, digest: str) -> bytes:
     return f',"{MAP_VERSION}":"{version}","{MAP_DIGEST}":"{digest}"'.encode()
 
 
+def number_head(producer_id: str) -> bytes:
+    """Return the properties that number a message, up to its number."""
+    return f"{PRODUCER_ID}\x01{producer_id}\x02{SEQUENCE}\x01".encode()
+
+
 def number_mark(producer_id: str, *, named: bool) -> bytes:
     r"""Return the properties that number a message, with a hole for the number.
 
     Raw, as in the items of a batch; of a named producer with a second hole for the predecessor.
     """
-    head = f"{PRODUCER_ID}\x01{producer_id}\x02{SEQUENCE}\x01".encode().replace(b"%", b"%%")
+    head = number_head(producer_id).replace(b"%", b"%%")
     return head + (f"%d\x02{PREDECESSOR}\x01".encode() if named else b"") + b"%d\x02"
 
 
 class SendTemplate:
     """The header of sends to one queue."""
 
-    __slots__ = ("_batch", "_numbers", "_single", "item_mark")
+    __slots__ = ("_batch", "_numbers", "_single", "item_head", "item_mark")
 
     def __init__(
         self,
@@ -124,10 +132,12 @@ class SendTemplate:
         self._single, self._batch = single, batch
         self._numbers = b""
         self.item_mark = b""
+        self.item_head = b""
 
     def set_producer(self, producer_id: str, *, named: bool) -> None:
         """Number messages from now on, as this producer."""
         self.item_mark = number_mark(producer_id, named=named)
+        self.item_head = number_head(producer_id)
         self._numbers = json_text(self.item_mark.decode())
 
     def frame(

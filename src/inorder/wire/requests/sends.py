@@ -17,7 +17,13 @@ from inorder.wire.codes import RequestCode
 from inorder.wire.fields import Int32, decode_fields, encode_fields
 from inorder.wire.properties import PROPERTIES_BYTES_MAX
 
-LETTER_CODES: Final = frozenset((RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
+LETTER_CODES: Final = frozenset(
+    (
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    )
+)
 
 _LETTER: Final = "letter"
 
@@ -49,7 +55,7 @@ class SendMessage:
 
     @classmethod
     def from_fields(cls, code: int, fields: dict[str, str]) -> SendMessage:
-        """Read the header of code 10, 310 or 320."""
+        """Read the header of code 10, 310, 320, 324 or 325."""
         return decode_fields(cls, fields, names=_LETTER if code in LETTER_CODES else "wire")
 
     @classmethod

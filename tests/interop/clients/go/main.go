@@ -53,6 +53,53 @@ func (byNumber) Select(message *primitive.Message, queues []*primitive.MessageQu
 	return nil
 }
 
+type outcomes struct{}
+
+func (outcomes) ExecuteLocalTransaction(message *primitive.Message) primitive.LocalTransactionState {
+	number, _ := strconv.Atoi(string(message.Body))
+	switch number % 4 {
+	case 0:
+		return primitive.CommitMessageState
+	case 1:
+		return primitive.RollbackMessageState
+	}
+	return primitive.UnknowState
+}
+
+func (outcomes) CheckLocalTransaction(message *primitive.MessageExt) primitive.LocalTransactionState {
+	number, _ := strconv.Atoi(string(message.Body))
+	if number%2 == 0 {
+		return primitive.CommitMessageState
+	}
+	return primitive.RollbackMessageState
+}
+
+func transact(o options) error {
+	made, err := rocketmq.NewTransactionProducer(
+		outcomes{},
+		producer.WithNameServer(namesrv),
+		producer.WithGroupName(o["group"]),
+		producer.WithInstanceName("transactions"),
+		producer.WithSendMsgTimeout(10*time.Second),
+	)
+	if err != nil {
+		return err
+	}
+	if err := made.Start(); err != nil {
+		return err
+	}
+	first, _ := strconv.Atoi(o["first"])
+	count, _ := strconv.Atoi(o["count"])
+	for number := first; number < first+count; number++ {
+		message := primitive.NewMessage(o["topic"], []byte(strconv.Itoa(number)))
+		message.WithTag("A").WithKeys([]string{fmt.Sprintf("key-%d", number)})
+		if _, err := made.SendMessageInTransaction(context.Background(), message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func produce(o options) error {
 	if sender == nil {
 		made, err := rocketmq.NewProducer(
@@ -158,6 +205,13 @@ func push(o options) error {
 	selector := consumer.MessageSelector{
 		Type: consumer.TAG, Expression: strings.ReplaceAll(o["tags"], ",", "||"),
 	}
+	if o["sql"] != "" {
+		text, err := base64.URLEncoding.DecodeString(o["sql"])
+		if err != nil {
+			return err
+		}
+		selector = consumer.MessageSelector{Type: consumer.SQL92, Expression: string(text)}
+	}
 	err = made.Subscribe(o["topic"], selector,
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			for _, message := range messages {
@@ -227,7 +281,7 @@ func main() {
 	rlog.SetLogLevel("error")
 	namesrv = []string{os.Args[1]}
 	verbs := map[string]func(options) error{
-		"produce": produce, "push": push, "stop": stop, "pull": pull,
+		"produce": produce, "transact": transact, "push": push, "stop": stop, "pull": pull,
 	}
 	say("ready")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {

@@ -12,9 +12,12 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -22,7 +25,12 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -61,7 +69,9 @@ public class StockClient {
     private static void run(String verb, Map<String, String> options) throws Exception {
         switch (verb) {
             case "produce": produce(options); break;
+            case "transact": transact(options); break;
             case "push": push(options); break;
+            case "request": request(options); break;
             case "stop": CONSUMERS.remove(options.get("name")).shutdown(); break;
             case "pull": pull(options); break;
             case "litepull": litePull(options); break;
@@ -115,13 +125,79 @@ public class StockClient {
         }
     }
 
+    private static void transact(Map<String, String> options) throws Exception {
+        TransactionMQProducer made = new TransactionMQProducer(options.get("group"));
+        made.setNamesrvAddr(namesrv);
+        made.setInstanceName("transactions");
+        made.setMqClientApiTimeout(API_TIMEOUT_MS);
+        made.setSendMsgTimeout(10_000);
+        made.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object number) {
+                switch ((Integer) number % 4) {
+                    case 0: return LocalTransactionState.COMMIT_MESSAGE;
+                    case 1: return LocalTransactionState.ROLLBACK_MESSAGE;
+                    default: return LocalTransactionState.UNKNOW;
+                }
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                int number = Integer.parseInt(new String(message.getBody(), StandardCharsets.UTF_8));
+                return number % 2 == 0
+                    ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+            }
+        });
+        made.start();
+        int first = Integer.parseInt(options.get("first"));
+        int count = Integer.parseInt(options.get("count"));
+        for (int number = first; number < first + count; number++) {
+            byte[] body = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
+            Message message = new Message(options.get("topic"), "A", "key-" + number, body);
+            made.sendMessageInTransaction(message, number);
+        }
+    }
+
+    /** By the callback form: in 5.3.3 the blocking one times out when the send is acknowledged. */
+    private static void request(Map<String, String> options) throws Exception {
+        int first = Integer.parseInt(options.get("first"));
+        int count = Integer.parseInt(options.get("count"));
+        long timeout = Long.parseLong(options.getOrDefault("timeout", "20000"));
+        CountDownLatch left = new CountDownLatch(count);
+        for (int number = first; number < first + count; number++) {
+            byte[] body = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
+            int asked = number;
+            producer().request(new Message(options.get("topic"), "A", "key-" + number, body), new RequestCallback() {
+                @Override
+                public void onSuccess(Message reply) {
+                    say("replied number=" + asked + " body="
+                        + new String(reply.getBody(), StandardCharsets.UTF_8));
+                    left.countDown();
+                }
+
+                @Override
+                public void onException(Throwable error) {
+                    say("unreplied number=" + asked + " reason=" + encode(String.valueOf(error)));
+                    left.countDown();
+                }
+            }, timeout);
+        }
+        left.await(timeout + 10_000, TimeUnit.MILLISECONDS);
+    }
+
     private static void push(Map<String, String> options) throws Exception {
         String name = options.get("name");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(name);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(options.get("topic"), options.get("tags").replace(",", "||"));
+        if (options.containsKey("sql")) {
+            byte[] sql = Base64.getUrlDecoder().decode(options.get("sql"));
+            consumer.subscribe(options.get("topic"),
+                MessageSelector.bySql(new String(sql, StandardCharsets.UTF_8)));
+        } else {
+            consumer.subscribe(options.get("topic"), options.get("tags").replace(",", "||"));
+        }
         Work work = new Work(name, options);
         if (options.containsKey("tries")) {
             consumer.setMaxReconsumeTimes(Integer.parseInt(options.get("tries")));
@@ -153,11 +229,13 @@ public class StockClient {
     private static final class Work {
         private final String name;
         private final long millis;
+        private final boolean replies;
         private final Map<String, Integer> refusals = new ConcurrentHashMap<>();
 
         Work(String name, Map<String, String> options) {
             this.name = name;
             millis = Long.parseLong(options.getOrDefault("work", "0"));
+            replies = options.containsKey("reply");
             if (options.containsKey("refuse")) {
                 for (String one : options.get("refuse").split(",")) {
                     refusals.put(one.split(":")[0], Integer.parseInt(one.split(":")[1]));
@@ -178,6 +256,14 @@ public class StockClient {
             }
             String number = new String(message.getBody(), StandardCharsets.UTF_8);
             boolean refused = refusals.merge(number, -1, Integer::sum) >= 0;
+            if (replies && !refused) {
+                byte[] body = ("re-" + number).getBytes(StandardCharsets.UTF_8);
+                try {
+                    producer().send(MessageUtil.createReplyMessage(message, body), 10_000);
+                } catch (Exception error) {
+                    say("unanswered number=" + number + " reason=" + encode(String.valueOf(error)));
+                }
+            }
             long ended = nowMicros();
             say((refused ? "refused " : "got ") + what + " end=" + ended + " at=" + ended / 1000);
             return !refused;

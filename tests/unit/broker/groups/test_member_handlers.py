@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from inorder.broker.router import invoke
-from inorder.errors import SystemError_
+from inorder.errors import SubscriptionParseFailed, SystemError_
 from inorder.model import GroupQueue, Subscription, TopicConfig
 from inorder.wire.header import Command
 from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
+from inorder.wire.requests.pulls import parse_subscription
 
 
 def beat(
@@ -201,6 +203,37 @@ def test_a_client_that_is_not_back_yet_does_not_see_a_list_without_itself(
     assert (answer.code, answer.body) == (0, b'{"consumerIdList":["a","b"]}')
 
 
+def test_the_member_list_is_for_everybody_when_nobody_can_be_missing(
+    broker: Any, connect: Any
+) -> None:
+    """A tool sees it, but for the moments in which a member may be on its way back."""
+    a, b, tool = connect(), connect(), connect()
+
+    def sees(connection: Any) -> bool:
+        answer = broker.ask(38, {"consumerGroup": "g"}, connection=connection)
+        assert answer.code == 0 or answer.remark == "no consumer for this group, g"
+        return bool(answer.code == 0)
+
+    broker.ask(34, body=beat("a"), connection=a)
+    broker.ask(34, body=beat("b"), connection=b)
+    assert (sees(a), sees(tool)) == (True, False), "the others may have just learned of the topic"
+    broker.clock.advance(64_999)
+    assert not sees(tool)
+    broker.clock.advance(1)
+    assert sees(tool)
+    broker.members.close(b, broker.clock.monotonic_ms())
+    assert (sees(a), sees(tool)) == (True, False), "b may ask before its heartbeat"
+    broker.clock.advance(35_000)
+    assert sees(tool)
+    broker.ask(34, body=beat("b"), connection=b)
+    assert sees(tool), "a member that joins takes nothing from the others"
+    broker.members.silence("g", b)
+    assert not sees(tool), "b is not listed, and may be back on another connection"
+    broker.members.heard("g", b)
+    broker.ask(35, {"clientID": "b", "consumerGroup": "g"}, connection=b)
+    assert sees(tool), "b has said that it leaves"
+
+
 def test_nobody_there_is_an_error_and_not_an_empty_list(broker: Any) -> None:
     """Clients cannot stand an empty list: an unknown group is code 1."""
     answer = broker.ask(38, {"consumerGroup": "NoSuchGroup"})
@@ -214,12 +247,31 @@ def test_broadcasting_groups_are_not_notified(broker: Any, connect: Any) -> None
     assert broker.notified == []
 
 
-def test_only_tag_subscriptions_can_be_served(broker: Any) -> None:
-    """Code 46 says yes to tags and to nothing, and names the filter that it cannot do."""
+def test_a_subscription_is_checked_before_it_is_used(broker: Any) -> None:
+    """Code 46 says yes to tags and to expressions, and marks the error of a bad one."""
     tag = b'{"clientId":"x","group":"g","subscriptionData":{"topic":"t","subString":"*"}}'
     assert broker.ask(46, body=tag).code == 0
     assert broker.ask(46, body=b"{}").code == 0
     sql = tag.replace(b'"*"', b'"a > 1","expressionType":"SQL92"')
-    answer = broker.ask(46, body=sql)
-    assert answer.code == 1
-    assert answer.remark == "The broker does not support consumer to filter message by SQL92"
+    assert broker.ask(46, body=sql).code == 0
+    with pytest.raises(SubscriptionParseFailed, match=r"\n  a > \(\n       \^$"):
+        broker.ask(46, body=sql.replace(b"a > 1", b"a > ("))
+    with pytest.raises(SubscriptionParseFailed, match="no filter of the type 'XPATH'"):
+        broker.ask(46, body=sql.replace(b"SQL92", b"XPATH"))
+    broker.config = replace(broker.config, property_filter=False)
+    with pytest.raises(SystemError_, match="does not support consumer to filter message by SQL92"):
+        broker.ask(46, body=sql)
+
+
+def test_heartbeats_register_filters_and_departures_let_them_die(broker: Any, connect: Any) -> None:
+    """A heartbeat without subscriptions changes nothing."""
+    subscription = parse_subscription("t", "a > 1", 1, "SQL92")
+    data = ConsumerData("g", subscriptions=(subscription,))
+    broker.ask(34, body=ClientHeartbeat("c", (data,)).encode(), connection=connect())
+    assert broker.filters.get("t", "g").filter.text == "a > 1"
+    empty = ConsumerData("g", subscriptions=())
+    beat = ClientHeartbeat("c", (empty,), fingerprint=5, without_sub=True).encode()
+    broker.ask(34, body=beat, connection=connect())
+    assert not broker.filters.get("t", "g").record.dead
+    broker.filters.group_left("g")
+    assert broker.filters.get("t", "g").record.dead

@@ -147,3 +147,21 @@ def test_producer_groups_of_a_connection_are_limited() -> None:
     assert not members.register_producer("more", Member("x", "c", 0, 0, 0))
     assert members.register_producer("p0", Member("x", "c", 0, 0, 5))
     assert members.producers("p0")[0].seen_ms == 5
+
+
+def test_a_producer_is_found_by_its_client_id() -> None:
+    """Its newest connection counts, until it is closed, unregistered, or has another id."""
+    members: Members[str] = Members()
+    assert members.producer_of("a") is None
+    for connection, group, client in (("x", "p", "a"), ("x", "q", "a"), ("y", "p", "a")):
+        assert members.register_producer(group, Member(connection, client, 0, 0, 0))
+    assert members.producer_of("a") == "y"
+    members.close("y")
+    assert members.producer_of("a") == "x"
+    members.unregister_producer("q", "x")
+    assert members.producer_of("a") == "x"
+    members.register_producer("p", Member("x", "b", 0, 0, 0))
+    assert (members.producer_of("a"), members.producer_of("b")) == (None, "x")
+    members.close("x")
+    assert members.producer_of("b") is None
+    assert not members._asking

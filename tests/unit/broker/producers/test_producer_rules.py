@@ -263,3 +263,25 @@ def test_hellos_without_end_cost_nothing() -> None:
     table.connection_lost("c")
     assert not table._spoken
     assert not table._forgotten
+
+
+def test_places_are_told_in_runs() -> None:
+    """From a number on, as far as remembered; of what lies elsewhere it is not told."""
+    table: ProducerTable[str] = ProducerTable()
+    numbers = counted(table)
+    for number, value in enumerate([5, 6, 7, 20, 21, -2 - 4096, 30]):
+        table.stored(numbers, number, value)
+    assert list(numbers.places(0, 1024)) == [(5, 3), (20, 2), (-1, 1), (30, 1)]
+    assert list(numbers.places(1, 3)) == [(6, 2), (20, 1)]
+    assert list(numbers.places(6, 1024)) == [(30, 1)]
+    assert list(numbers.places(7, 1024)) == []
+
+
+def test_places_that_are_forgotten_are_unknown() -> None:
+    """One by one; the rest is told."""
+    table: ProducerTable[str] = ProducerTable()
+    numbers = counted(table)
+    for number, value in enumerate([5, 6, 20, 21]):
+        table.stored(numbers, number, value)
+    numbers.forget_runs()
+    assert list(numbers.places(0, 1024)) == [(-1, 1), (-1, 1), (20, 2)]

@@ -190,3 +190,14 @@ def test_legal_names() -> None:
     assert "longer" in (validate_group("x" * 121) or "")
     assert "illegal" in (validate_group("a b") or "")
     assert "blank" in (validate_group("") or "")
+
+
+def test_the_trace_topic_is_there_if_it_is_wanted() -> None:
+    """`traceTopicEnable`, under the name that `msgTraceTopicName` gives; a system topic."""
+    without = TopicTable(cluster="C", broker="b", now_ms=0)
+    assert "RMQ_SYS_TRACE_TOPIC" not in without
+    table = TopicTable(cluster="C", broker="b", now_ms=0, trace_topic="Traces")
+    found = table.get("Traces")
+    assert found is not None
+    assert (found.read_queues, found.write_queues, found.perm) == (1, 1, 6)
+    assert table.is_system("Traces")

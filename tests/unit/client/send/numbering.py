@@ -18,7 +18,11 @@ from inorder.wire.header import Command, decode_command
 from inorder.wire.properties import parse
 from inorder.wire.record import Record
 from inorder.wire.requests.nameserver import GetKvReply
-from inorder.wire.requests.producers import ProducerHelloReply, ProducerStateReply
+from inorder.wire.requests.producers import (
+    ProducerHelloReply,
+    ProducerStateReply,
+    offsets_text,
+)
 from inorder.wire.requests.resizing import ResizeView, encode_resize_view
 from inorder.wire.requests.sends import SendMessage, SendReply, decode_batch
 from tests.kit.simloop import SimLoop, run
@@ -41,6 +45,11 @@ class Numbering(Scripted):
         self.held: list[tuple[ServerConnection, Command]] = []
         self.most_unanswered = 0
         self.versions: list[str | None] = []
+        self.batches = 0
+        """The capability that lets producers put messages of single calls into one request."""
+        self.poison: bytes | None = None
+        """A body that is refused, and which message of a request it is in, is told."""
+        self.names_poison = True
 
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
         for frame in frames:
@@ -71,11 +80,7 @@ class Numbering(Scripted):
             case ExtensionCode.PRODUCER_HELLO:
                 return self.hello(command)
             case ExtensionCode.PRODUCER_STATE:
-                last = self.last(int(command.fields["queueId"]), command.fields["producerId"])
-                reply = ProducerStateReply(
-                    last is not None, expected(last, named=False), -1 if last is None else last
-                )
-                return command.reply(fields=encode_fields(reply))
+                return self.state(command)
             case ExtensionCode.RESIZE_STATUS:
                 held = self.key_map
                 view = ResizeView(
@@ -98,7 +103,22 @@ class Numbering(Scripted):
                 ExtensionAnswer.PRODUCER_STALE, "old", fields={"highest": str(highest)}
             )
         self.bound[who] = (incarnation, self.speaker)
-        return command.reply(fields=encode_fields(ProducerHelloReply(1, incarnation)))
+        return command.reply(
+            fields=encode_fields(ProducerHelloReply(1, incarnation, batches=self.batches))
+        )
+
+    def state(self, command: Command) -> Command:
+        queue_id, who = int(command.fields["queueId"]), command.fields["producerId"]
+        last, since = self.last(queue_id, who), int(command.fields["since"])
+        offsets = None
+        if self.batches and 0 <= since <= (-1 if last is None else last):
+            known = {n: offset for w, n, offset in self.numbers[queue_id] if w == who}
+            assert last is not None
+            offsets = offsets_text((known.get(n, -1), 1) for n in range(since, last + 1))
+        reply = ProducerStateReply(
+            last is not None, expected(last, named=False), -1 if last is None else last, offsets
+        )
+        return command.reply(fields=encode_fields(reply))
 
     def last(self, queue_id: int, who: str) -> int | None:
         return max((n for w, n, _ in self.numbers[queue_id] if w == who), default=None)
@@ -139,6 +159,10 @@ class Numbering(Scripted):
             return command.reply(
                 ExtensionAnswer.PRODUCER_GAP, "gap", fields={"expected": str(wanted)}
             )
+        bodies = [body for body, _ in items]
+        if self.poison in bodies:
+            index = {"index": str(bodies.index(self.poison))} if self.names_poison else {}
+            return command.reply(ResponseCode.MESSAGE_ILLEGAL, "poison", fields=index)
         self.keep(request, who, items[done:], [number for number, _ in numbers[done:]])
         known = {n: offset for w, n, offset in self.numbers[request.queue_id] if w == who}
         offsets = [known.get(number, -1) for number, _ in numbers]
@@ -156,6 +180,29 @@ class Numbering(Scripted):
             self.numbers[request.queue_id].append((who, number, offset))
             queue.append(Record(request.topic, request.queue_id, offset, 0, body, properties))
 
+    def sent(self) -> list[list[bytes]]:
+        """Return the bodies of each request of sends, in the order of the requests."""
+        found = []
+        for request in self.requests:
+            if request.code == RequestCode.SEND_MESSAGE_V2:
+                found.append([bytes(request.body)])
+            elif request.code == RequestCode.SEND_BATCH_MESSAGE:
+                found.append([item.body for item in decode_batch(request.body)])
+        return found
+
+    def store_some(self, count: int) -> Callable[[Command], Command]:
+        """Store the first messages of a request, and answer that the outcome is unknown."""
+
+        def store(command: Command) -> Command:
+            request = SendMessage.from_fields_v2(command.fields)
+            items = [(one.body, one.properties) for one in decode_batch(command.body)][:count]
+            numbers = [int(parse(properties)["INORDER_SEQ"]) for _, properties in items]
+            who = parse(items[0][1])["INORDER_PID"]
+            self.keep(request, who, items, numbers)
+            return command.reply(ResponseCode.SYSTEM_ERROR, "who knows")
+
+        return store
+
     def lose_answer(self, command: Command) -> None:
         """Carry a request out, and cut its connection before the answer."""
         self.answer(command)
@@ -171,12 +218,16 @@ class Numbering(Scripted):
 
 
 def numbered(
-    scenario: Callable[[Numbering, Session], Awaitable[None]], *, config: ClientConfig | None = None
+    scenario: Callable[[Numbering, Session], Awaitable[None]],
+    *,
+    config: ClientConfig | None = None,
+    batches: bool = False,
 ) -> None:
     """Play a scenario on a few seeds of the network."""
 
     async def main(loop: SimLoop) -> None:
         server = Numbering(loop)
+        server.batches = int(batches)
         await server.start()
         async with session(loop, config=config) as client:
             await scenario(server, client)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -225,15 +224,17 @@ def test_sends_without_a_key_go_past_a_broker_that_fails():
         run(main, seed)
 
 
-def test_what_comes_later_is_refused_until_it_exists():
-    """What is for a time of day is never stored as a plain message."""
+def test_wrong_times_and_handles_and_marks_by_hand_are_refused():
+    """Nothing of it is ever sent as a plain message."""
 
     async def scenario(server: Scripted, client: Session) -> None:
         producer = Producer(client)
         with pytest.raises(UsageError, match="no delay level"):
             await producer.send("t", b"x", delay_level=-1)
-        with pytest.raises(UsageError, match="not supported yet"):
-            producer.send_nowait("t", b"x", deliver_at=datetime(2030, 1, 1, tzinfo=UTC))
+        with pytest.raises(UsageError, match="begun by producer"):
+            producer.send_nowait("t", b"x", properties={"TRAN_MSG": "true"})
+        with pytest.raises(UsageError, match="is no handle"):
+            await producer.recall("t", "abc")
         assert not server.requests
 
     over_the_wire(scenario)

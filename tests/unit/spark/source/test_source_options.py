@@ -30,6 +30,17 @@ def test_names_of_rocketmq_and_kafka_are_understood() -> None:
     assert found.report_offsets
 
 
+def test_an_sql_expression_is_checked_where_it_is_read() -> None:
+    """Its error is marked; a tag beside it is refused."""
+    found = parse({**BASE, "sql": "amount > 5"})
+    assert (found.sql, found.tag, found.filtered) == ("amount > 5", "*", True)
+    assert not parse(BASE).filtered
+    with pytest.raises(ConfigError, match=r"(?s)^sql: the SQL filter is not valid.*\^$"):
+        parse({**BASE, "sql": "amount >"})
+    with pytest.raises(ConfigError, match="not both"):
+        parse({**BASE, "sql": "amount > 5", "tag": "paid"})
+
+
 def test_a_time_goes_before_offsets() -> None:
     """As with Kafka; both forms of a time are read."""
     noon = datetime(2026, 11, 15, 12, tzinfo=UTC)

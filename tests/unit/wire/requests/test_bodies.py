@@ -13,8 +13,10 @@ from inorder.errors import RemoteProtocolError, SubscriptionParseFailed, SystemE
 from inorder.model import DataVersion, GroupConfig, TopicConfig, TopicQueue
 from inorder.wire.requests import registration
 from inorder.wire.requests.groups import (
+    SQL_CHARS_MAX,
     ClientConfigCheck,
     ClientHeartbeat,
+    ConsumerData,
     GroupTable,
     decode_group_config,
     decode_group_config_request,
@@ -122,6 +124,17 @@ def test_heartbeat_with_an_unusable_expression() -> None:
     body = HEARTBEAT.replace(b"TagA || TagB", b"||")
     with pytest.raises(SubscriptionParseFailed):
         ClientHeartbeat.decode(body)
+
+
+def test_the_expressions_of_a_heartbeat_are_bounded_together() -> None:
+    """Each is compiled when it is new."""
+    long = "a = '" + "x" * (SQL_CHARS_MAX // 4) + "'"
+    four = tuple(parse_subscription(f"T{number}", long, 1, "SQL92") for number in range(4))
+    beat = ClientHeartbeat("c", (ConsumerData("g", subscriptions=four[:3]),))
+    assert ClientHeartbeat.decode(beat.encode()).consumers[0].subscriptions == four[:3]
+    beat = ClientHeartbeat("c", (ConsumerData("g", subscriptions=four),))
+    with pytest.raises(SystemError_, match=f"more than {SQL_CHARS_MAX} characters"):
+        ClientHeartbeat.decode(beat.encode())
 
 
 def test_client_config_check() -> None:

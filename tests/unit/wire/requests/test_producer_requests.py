@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder.errors import MessageIllegal
-from inorder.wire.requests.producers import NUMBER_MAX, read_numbered
+from inorder.wire.requests.producers import NUMBER_MAX, offsets_of, offsets_text, read_numbered
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,12 @@ def test_what_makes_no_sense_is_refused(text: str) -> None:
     """A message that names a producer and cannot be counted is never stored as a plain one."""
     with pytest.raises(MessageIllegal):
         read_numbered(text)
+
+
+def test_places_of_messages_go_through_a_field() -> None:
+    """As runs; a damaged field ends where it is damaged, and none is as long as it claims."""
+    assert offsets_of(offsets_text([(5, 3), (-1, 2), (9, 1)]), 1024) == [5, 6, 7, -1, -1, 9]
+    assert offsets_of("5:999999999,7:1", 4) == [5, 6, 7, 8]
+    assert offsets_of("5:2,x:1,7:1", 10) == [5, 6]
+    assert offsets_of("5", 10) == offsets_of("-2:1", 10) == offsets_of("", 10) == []
+    assert offsets_of(None, 10) == []

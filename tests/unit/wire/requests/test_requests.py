@@ -23,7 +23,7 @@ MODULES = [
 HEADERS = headers_of(MODULES)
 LETTERS = (310, 320)
 # Nobody reads or builds a header of these: the body says all, or there is nothing to say.
-WITHOUT_HEADER = {18, 40, 46, 225, 304, 311, 312, 313, 318, 319}
+WITHOUT_HEADER = {18, 40, 225, 304, 311, 312, 313, 318, 319}
 BROKER_CODES = {
     10,
     11,

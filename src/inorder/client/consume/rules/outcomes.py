@@ -1,6 +1,7 @@
 """What a handler can say about a message, and what follows.
 
-A handler that returns is done. `Retry(after=seconds)` asks for the message again later, in order;
+A handler that returns is done; a `Reply` that it returns is sent to whoever asked (replies.py).
+`Retry(after=seconds)` asks for the message again later, in order;
 `Reject` asks for no further attempt; any other exception is a failed attempt. With auto-commit off
 a handler returns an `Outcome`. `attempts` counts like RocketMQ's maxReconsumeTimes: how often a
 message is handed out *again*. The first attempt is not counted, so a handler sees a message at most
@@ -57,8 +58,8 @@ Outcome. How attempts and retries are counted: decision 24.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -69,7 +70,7 @@ from inorder.errors import UsageError
 from inorder.model import ReceivedMessage
 from inorder.wire import properties as names
 from inorder.wire.names import DELAY_LEVELS_MS, RETRY_PREFIX
-from inorder.wire.properties import error_of, put_error
+from inorder.wire.properties import error_of, format_properties, put_error
 
 ATTEMPTS_MAX: Final = 2**31 - 1
 """RocketMQ's number for "without limit"."""
@@ -155,6 +156,34 @@ class Handled:
     def __post_init__(self) -> None:
         if self.count < 0:
             raise UsageError(f"Handled({self.count}): a count of messages is 0 or more")
+
+
+_OF_A_REPLY: Final = frozenset(
+    {names.UNIQ_KEY, names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL, names.MSG_TYPE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Returned by a handler: the message is done, and this is the reply that its sender waits for.
+
+    Only a message that asks for a reply gets one (`message.asks_reply`).
+    """
+
+    body: bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        body: object = self.body
+        if not isinstance(body, bytes) or not body:
+            raise UsageError(
+                f"the body of a Reply is {repr(body)[:32]}; give bytes, at least one, as in "
+                "Reply(b'ok')"
+            )
+        if _OF_A_REPLY & self.properties.keys():
+            reserved = ", ".join(sorted(_OF_A_REPLY & self.properties.keys()))
+            raise UsageError(f"properties {reserved} of a Reply come from the message it answers")
+        format_properties(self.properties)
 
 
 @dataclass(frozen=True, slots=True)

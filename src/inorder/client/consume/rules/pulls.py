@@ -15,15 +15,20 @@ from typing import Final
 
 from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.client.consume.rules.queue import Limits, QueueProgress
+from inorder.errors import UsageError
+from inorder.filters.syntax import parse
 from inorder.model import MASTER_ID, ReceivedMessage, Subscription, TopicQueue
 from inorder.wire import properties
 from inorder.wire.codes import ResponseCode
 from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.requests.pulls import (
+    ALL,
     PULL_CLASS_FILTER,
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
+    SQL92,
+    parse_subscription,
 )
 
 FLOW_CONTROL_MS: Final = 50
@@ -206,6 +211,27 @@ def pull_fields(
     if subscription.class_filter_mode:
         flag |= PULL_CLASS_FILTER
     return PullFields(flag, commit, subscription.version, text)
+
+
+def subscription_of(
+    topic: str, tag: str = ALL, sql: str | None = None, version: int = 0
+) -> Subscription:
+    """Return the subscription to a topic by tags, or by an SQL92 expression.
+
+    Raises:
+        UsageError: both are given.
+        SubscriptionParseFailed: the tags or the expression cannot be read; of an expression the
+            error marks the place.
+    """
+    if sql is None:
+        return parse_subscription(topic, tag, version)
+    if tag not in (ALL, ""):
+        raise UsageError(
+            f"topic {topic}: give tag={tag!r} or sql=, not both; a tag is the property TAGS, as in "
+            "sql=\"TAGS IN ('paid', 'shipped') AND amount > 100\""
+        )
+    parse(sql)  # the broker compiles it
+    return parse_subscription(topic, sql, version, SQL92)
 
 
 def wanted(message: ReceivedMessage, subscription: Subscription) -> bool:

@@ -1,0 +1,1 @@
+"""What operators ask about traffic, progress and queues: 303, 308, 315, 317, 321."""

@@ -1,0 +1,1 @@
+"""Messages for a time of day: stored, recalled, delivered to the millisecond."""
