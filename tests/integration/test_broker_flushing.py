@@ -150,7 +150,8 @@ def test_full_disk_refuses_writes_while_reads_go_on_and_writes_come_back() -> No
         files = FakeFiles()
         async with running(files, stop=False) as rig:
             assert (await rig.send(b"before")).code == 0
-            while rig.broker.store.housekeep(0):
+            # Nothing is left to the housekeeping, which would meet the full disk first.
+            while rig.broker.store.housekeep(rig.broker.clock.now_ms()):
                 pass
             files.fail(Fault("write", 1, errno.ENOSPC, forever=True))
             refused = await rig.send(b"refused")
@@ -169,6 +170,26 @@ def test_full_disk_refuses_writes_while_reads_go_on_and_writes_come_back() -> No
             left = files.kill()
         async with running(left) as rig:
             assert bodies(await rig.pull()) == [b"before", b"after"]
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_that_the_housekeeping_meets_is_named_too() -> None:
+    """The index cannot be made: sends are refused, and the refusal says that the disk is full."""
+
+    async def scenario() -> None:
+        files = FakeFiles()
+        async with running(files, stop=False) as rig:
+            assert (await rig.send(b"before")).code == 0
+            files.fail(Fault("write", 1, errno.ENOSPC, forever=True))
+            rig.broker.store.housekeep(rig.broker.clock.now_ms())
+            rig.broker.housekeeping._check_disk()
+            refused = await rig.send(b"refused")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "the disk is full" in (refused.remark or "")
+            files.heal()
+            rig.broker.housekeeping._check_disk()
+            assert (await rig.send(b"after")).code == 0
 
     asyncio.run(scenario())
 

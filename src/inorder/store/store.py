@@ -519,7 +519,8 @@ class Store:
         except OSError as error:
             if self._index_trouble is None:
                 log.error("cannot write queues or index error=%s", error)
-            self._index_trouble = f"queues or index cannot be written: {error}"
+            full = "the disk is full: " if error.errno in NO_ROOM else ""
+            self._index_trouble = f"{full}queues or index cannot be written: {error}"
             return False
         self._index_trouble = None
         return bool(self.queues.unwritten) or keys.settled_count > 0
