@@ -1,13 +1,17 @@
-"""`inorder send`: one message from the argument, or one per line of standard input or of files."""
+"""`inorder send`: one message from the argument, or one per line of standard input or of files.
+
+`sending.py` reads the lines, sends them, and ends them at Ctrl-C.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -30,28 +34,23 @@ class Line:
     tag: str | None = None
 
 
-def sources(body: str | None, files: list[Path] | None, whole: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield each body and its place in the input."""
+def sources(
+    body: str | None, files: list[Path] | None, whole: bool
+) -> Iterator[tuple[str, bytes | BufferedIOBase]]:
+    """Yield each body and its place in the input, and each stream of lines with a name for them."""
     if body is not None:
         yield "the body", body.encode()
     elif not files:
         if sys.stdin.isatty():
             put_line("inorder: one message a line; Ctrl-D ends", err=True)
-        yield from _lines("line", sys.stdin.buffer)
+        yield "line", cast(BufferedIOBase, sys.stdin.buffer)
     else:
         for path in files:
             if whole:
                 yield str(path), path.read_bytes()
                 continue
             with path.open("rb") as stream:
-                yield from _lines(f"{path}, line", stream)
-
-
-def _lines(name: str, stream: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    for number, line in enumerate(stream, 1):
-        data = line.rstrip(b"\r\n")
-        if data:
-            yield f"{name} {number}", data
+                yield f"{path}, line", stream
 
 
 def plain_line(separator: str | None) -> Callable[[str, bytes], Line]:
@@ -141,13 +140,13 @@ def send(
     moment = None if deliver_at is None else parse_moment(deliver_at, "--deliver-at")
     read = json_line(key_field, tag_field) if as_json else plain_line(key_separator)
 
-    def lines() -> Iterator[Line]:
-        for where, data in sources(body, file, whole):
-            found = read(where, data)
-            yield Line(where, found.body, found.key or key, found.tag or tag)
-
     async def work(session: Session, admin: Admin) -> int:
-        from inorder.cli.sending import print_receipt, send_all
+        from inorder.cli.sending import lines_of, print_receipt, send_all
+
+        async def lines() -> AsyncIterator[Line]:
+            async for where, data in lines_of(sources(body, file, whole)):
+                found = read(where, data)
+                yield Line(where, found.body, found.key or key, found.tag or tag)
 
         await admin.cluster.brokers()  # a wrong address is reported now, not when a send gives up
         shown = print_receipt if output is Output.JSON else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from inorder.cli.output import (
     show_time,
 )
 from inorder.cli.send import json_line, plain_line, sources
+from inorder.cli.sending import lines_of
 from inorder.client.rules.routes import moment_ms
 from inorder.errors import UsageError
 from inorder.model import ReceivedMessage, TopicQueue
@@ -82,10 +84,11 @@ def test_lines_of_files_and_whole_files(tmp_path: Path) -> None:
     """Each line with its place, empty ones left out; or the file as it is."""
     path = tmp_path / "f"
     path.write_bytes(b"a\r\n\nb")
-    assert list(sources(None, [path], False)) == [
-        (f"{path}, line 1", b"a"),
-        (f"{path}, line 3", b"b"),
-    ]
+
+    async def lines() -> list[tuple[str, bytes]]:
+        return [each async for each in lines_of(sources(None, [path], False))]
+
+    assert asyncio.run(lines()) == [(f"{path}, line 1", b"a"), (f"{path}, line 3", b"b")]
     assert list(sources(None, [path], True)) == [(str(path), b"a\r\n\nb")]
     assert list(sources("x", None, False)) == [("the body", b"x")]
 
