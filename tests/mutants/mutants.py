@@ -1443,6 +1443,15 @@ MUTANTS = [
         "test_a_message_that_could_not_be_sent_back_is_sent_back_when_the_consumer_stops",
     ),
     Mutant(
+        "stop-leaves-a-gap", "P5",
+        "a stop without order leaves messages out that lie before one that is done",
+        "inorder.client.consume.rules.outcomes",
+        "    return lease.dropped is RevokeReason.STOPPED and not paused and not cancelled\n",
+        "    return False\n",
+        "tests/unit/client/consume/test_concurrent_runner.py::"
+        "test_a_stop_hands_out_what_lies_before_a_begun_message_and_nothing_else",
+    ),
+    Mutant(
         "unlocked-commit-goes-back", "P4", "a commit without a lock lowers the group's offset",
         "inorder.broker.offsets.rules",
         "    if only_up:\n        return CommitKind.ONLY_UP\n",

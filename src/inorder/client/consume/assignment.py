@@ -361,6 +361,10 @@ class Member:
         queues = (*self.assigned_queues.values(), *self._left_behind)
         return sum(assigned.lease.running for assigned in queues)
 
+    def unordered(self) -> list[AssignedQueue]:
+        """Return the queues that are handled without order."""
+        return [assigned for assigned in self.assigned_queues.values() if not assigned.ordered]
+
     def drop_all(self) -> None:
         """Give all queues up: end their pull loops and start no handler."""
         for assigned in list(self.assigned_queues.values()):

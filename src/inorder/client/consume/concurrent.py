@@ -118,6 +118,7 @@ class ConcurrentRunner:
         self._late_check: asyncio.TimerHandle | None = None
         self._stop_ends_ms: int | None = None
         """When a stopping consumer gives up sending messages back; None before it has tried."""
+        self._ended = False
 
     def pump(self, assigned: AssignedQueue) -> None:
         """Start the runs of a queue that may start, now or when a worker is free."""
@@ -173,10 +174,19 @@ class ConcurrentRunner:
         self, assigned: AssignedQueue, handler: TopicHandler, runs: Sequence[Sequence[Batch]]
     ) -> None:
         assigned.enter(len(runs))
+        self._hand_out(assigned, handler, runs, assigned.may_start)
+
+    def _hand_out(
+        self,
+        assigned: AssignedQueue,
+        handler: TopicHandler,
+        runs: Sequence[Sequence[Batch]],
+        may_start: Callable[[int], bool],
+    ) -> None:
         for batches in runs:
             run = ConcurrentRun(
                 batches,
-                may_start=assigned.may_start,
+                may_start=may_start,
                 ended=self._over.append,
                 settle=self._settle,
                 slice_ms=rules.RUN_ENDS_MS,
@@ -224,9 +234,38 @@ class ConcurrentRunner:
                 log.exception("what follows handlers failed queue=%s", assigned.queue)
         self._go_on()
 
+    def halt(self, assigned_queues: Sequence[AssignedQueue]) -> None:
+        """Finish what lies before a begun message in queues that a stopping consumer gives up."""
+        for assigned in assigned_queues:
+            self._fill(assigned)
+
+    def end(self) -> None:
+        """Begin nothing more: the stopping consumer does not wait any longer."""
+        self._ended = True
+
+    def _fill(self, assigned: AssignedQueue) -> None:
+        """Hand out what lies before a begun message, if the queue is to have no gap at its end."""
+        if self._ended or not rules.fills_gap(
+            assigned.lease, paused=assigned.paused, cancelled=assigned.cancelled
+        ):
+            return
+        missing = assigned.progress.take_below(assigned.begun_to, self._clock.monotonic_ms())
+        by_handler: dict[TopicHandler, list[ReceivedMessage]] = {}
+        for message in missing:
+            by_handler.setdefault(self._handler_of(message.topic), []).append(message)
+        for handler, messages in by_handler.items():
+            runs = rules.runs(messages, handler.registration.batch, 1)
+            assigned.hold(len(runs))
+            self._hand_out(assigned, handler, runs, self._may_fill)
+
+    def _may_fill(self, _: int) -> bool:
+        return not self._ended
+
     def _finish(
         self, assigned: AssignedQueue, handler: TopicHandler, runs: Sequence[ConcurrentRun]
     ) -> None:
+        assigned.begun_to = max(assigned.begun_to, *(run.begun_to for run in runs))
+        assigned.cancelled = assigned.cancelled or any(run.cancelled for run in runs)
         done = [m for run in runs for batch in run.batches[: run.done] for m in batch]
         if done:
             spent_ms = sum(run.spent_ms for run in runs if run.done)
@@ -239,6 +278,7 @@ class ConcurrentRunner:
         if rest:
             assigned.progress.make_again(rest)
             self._line_up(assigned)  # it may have had nothing to do, and lost its turn
+        self._fill(assigned)
         assigned.leave(len(runs))
 
     def _stopped(

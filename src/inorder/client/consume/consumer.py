@@ -264,6 +264,8 @@ class Consumer:
         Several tasks may call it; each call returns when all of that is done. In a handler, or in a
         task that a running handler has started, it returns at once, because it would wait for
         itself: no further handler starts, and `run`, or a `close` elsewhere, waits for the rest.
+        With `order=None` handlers still get the messages before one that was begun, so that all
+        that is done can be committed.
 
         `timeout` is how long to wait for handlers, in seconds or as a timedelta; by default
         `consumer.close_timeout_ms`, 30 s. Of several timeouts the earliest end counts. A handler

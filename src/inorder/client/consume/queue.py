@@ -61,6 +61,10 @@ class AssignedQueue:
         to a later request, no handler starts and nothing is committed."""
         self.has_turn = False
         """The queue is in line for a free worker; without order only."""
+        self.begun_to = 0
+        """The end of the messages that handlers have had; without order only."""
+        self.cancelled = False
+        """The program has cancelled a handler of this queue; without order only."""
         self.busy = False
         """The one run of an ordered queue is under way, or the queue is suspended."""
         self.due_ms: int | None = None
@@ -133,9 +137,9 @@ class AssignedQueue:
         """Count handlers or requests that must end before the queue is released."""
         self.lease.enter(count)
 
-    def hold(self) -> None:
-        """Count a request in the same way, also while the queue is being given up."""
-        self.lease.hold()
+    def hold(self, count: int = 1) -> None:
+        """Count requests or handlers in the same way, also while the queue is being given up."""
+        self.lease.hold(count)
 
     def leave(self, count: int = 1) -> None:
         """Count the end of handlers or requests."""

@@ -167,12 +167,16 @@ class ConsumerService:
             member.tasks.start(work, name=name)
 
     def halt(self) -> None:
-        """Give every queue up: pull nothing and start no handler from now on."""
+        """Give every queue up: pull nothing and start no handler from now on.
+
+        Without order handlers still get what lies before a message that was begun.
+        """
         self.member.begin_stop()
         self.member.changed.set()
         self.member.drop_all()
         for workers in self._workers.values():
             workers.halt()
+        self._concurrent.halt(self.member.unordered())
 
     async def stop(self, patience: Patience) -> None:
         """Stop pulling, wait for handlers, commit, release and unregister, in this order."""
@@ -182,6 +186,7 @@ class ConsumerService:
             await asyncio.wait((self._rounds,), timeout=_ROUND_MS / 1000)
         clean = await member.release_all(patience)
         clean = await patience.wait_for(self._directs) and clean
+        self._concurrent.end()
         member.committer.stop()
         await member.tasks.stop()
         await self._session.leave(self._group, unregister=clean)
@@ -364,13 +369,7 @@ class ConsumerService:
 
     async def _clean(self) -> None:
         if self._clustering:
-            await self._concurrent.clean(
-                [
-                    assigned
-                    for assigned in self.member.assigned_queues.values()
-                    if not assigned.ordered
-                ]
-            )
+            await self._concurrent.clean(self.member.unordered())
 
     async def _direct(self, message: ReceivedMessage) -> tuple[Run, HandlerRegistration]:
         if self.member.stopping:

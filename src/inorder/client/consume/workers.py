@@ -160,8 +160,8 @@ class Run:
     """
 
     __slots__ = (
-        "_left", "_outlived", "batches", "done", "ended", "error", "may_start", "result",
-        "settle", "slice_ms", "spent_ms", "started_ms", "task",
+        "_left", "_outlived", "batches", "cancelled", "done", "ended", "error", "may_start",
+        "result", "settle", "slice_ms", "spent_ms", "started_ms", "task",
     )  # fmt: skip
 
     def __init__(
@@ -187,6 +187,8 @@ class Run:
         self.spent_ms = 0
         self.task: asyncio.Task[Any] | None = None
         """The task that makes the calls, while it can be cancelled."""
+        self.cancelled = False
+        """The program has cancelled the handler, as asyncio.run does at its end."""
         self._outlived = False
 
     @property
@@ -237,6 +239,11 @@ class Run:
             self.error = value.error
         self.result = value
         return False
+
+    @property
+    def begun_to(self) -> int:
+        """Return the end of the messages that were handed to the handler; 0 if none was."""
+        return self.batches[self.calls - 1][-1].offset + 1 if self.calls else 0
 
     @property
     def failed(self) -> bool:
@@ -359,6 +366,7 @@ class LoopWorkers:
         if self._closed:
             return  # close() cancelled the handler
         run.task = None
+        run.cancelled = True
         run.close(self._clock.monotonic_ms())
         if self._halted:
             end((run,))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from inorder.client.consume.concurrent import ConcurrentRunner, TopicHandler
+from inorder.client.consume.concurrent import ConcurrentRun, ConcurrentRunner, TopicHandler
 from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.registrations import HandlerRegistration
 from inorder.client.consume.rules.leases import LeaseState, RevokeReason
@@ -257,5 +257,106 @@ def test_a_result_that_close_did_not_wait_for_is_ignored():
         await stage.tasks.stop()
         fail(runs[0])
         assert (stage.sent_back, stage.assigned.progress.done_below) == ([], 0)
+
+    asyncio.run(story())
+
+
+def split(stage: Stage) -> tuple[Run, Run]:
+    """Give two workers a run of two messages each; both have begun one of them."""
+    stage.handler.pace = CallPace(calls=CALLS_SEEN_MIN, spent_ms=CALLS_SEEN_MIN // 2)
+    stage.runner.pump(stage.assigned)
+    first, second = stage.workers.runs
+    assert (begun(first), begun(second)) == ([0, 1], [2, 3])
+    for run in (first, second):
+        assert run.next(stage.clock.monotonic_ms()) is not None
+    return first, second
+
+
+def stop(stage: Stage) -> None:
+    stage.assigned.drop(RevokeReason.STOPPED)
+    stage.runner.halt([stage.assigned])
+
+
+def finish(stage: Stage, *runs: Run) -> list[int]:
+    """Let runs end with what they may still begin; return what was submitted for it."""
+    before = len(stage.workers.runs)
+    for run in runs:
+        while run.returned(None) and run.next(stage.clock.monotonic_ms()) is not None:
+            pass
+    end(runs)
+    return begun(*stage.workers.runs[before:])
+
+
+def test_a_stop_hands_out_what_lies_before_a_begun_message_and_nothing_else():
+    """Else the messages above it, which are done, would come again."""
+
+    async def story() -> None:
+        stage = Stage(workers=2)
+        first, second = split(stage)
+        stop(stage)
+        assert finish(stage, first) == []
+        assert finish(stage, second) == [1], "2 is done; 3 was not begun"
+        assert stage.assigned.lease.running, "the release waits for it"
+        (filling,) = stage.workers.runs[2:]
+        assert filling.next(stage.clock.monotonic_ms()) is not None
+        succeed(filling)
+        assert stage.assigned.progress.done_below == 3
+        assert not stage.assigned.lease.running
+
+    asyncio.run(story())
+
+
+def test_a_stop_fills_the_gap_of_a_queue_that_no_worker_had():
+    """Its runs ended before the stop, and workers that are free had not come to it again."""
+
+    async def story() -> None:
+        stage = Stage(workers=2)
+        first, second = split(stage)
+        stage.handler.runs.update(ConcurrentRun((), may_start=bool, ended=end) for _ in range(99))
+        assert finish(stage, second) == []
+        stage.clock.advance(RUN_ENDS_MS + 1)
+        assert finish(stage, first) == []
+        assert not stage.assigned.lease.running
+        stop(stage)
+        assert begun(*stage.workers.runs[2:]) == [1]
+        assert stage.assigned.lease.running, "the release waits for it"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("why", ["paused", "cancelled", "given away", "over"])
+def test_a_gap_stays_where_no_handler_may_begin(why: str):
+    """The user has paused the queue or cancelled its handler, it is another's, or close is over."""
+
+    async def story() -> None:
+        stage = Stage(workers=2)
+        first, second = split(stage)
+        first.cancelled = why == "cancelled"
+        stage.assigned.paused = why == "paused"
+        if why == "given away":
+            stage.assigned.drop(RevokeReason.REVOKED)
+        stop(stage)
+        if why == "over":
+            stage.runner.end()
+        assert finish(stage, first, second) == []
+        assert stage.assigned.progress.done_below == (0 if why == "given away" else 1)
+        assert not stage.assigned.lease.running
+
+    asyncio.run(story())
+
+
+def test_a_close_that_is_over_begins_nothing_more():
+    """The gap was with a worker that did not come to it in time."""
+
+    async def story() -> None:
+        stage = Stage(workers=2)
+        stop_with = split(stage)
+        stop(stage)
+        assert finish(stage, *stop_with) == [1]
+        stage.runner.end()
+        (filling,) = stage.workers.runs[2:]
+        assert filling.next(stage.clock.monotonic_ms()) is None
+        end((filling,))
+        assert len(stage.workers.runs) == 3, "it is not handed out again"
 
     asyncio.run(story())

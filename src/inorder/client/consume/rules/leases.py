@@ -258,10 +258,10 @@ class LeaseState:
         assert self.dropped is None, f"a handler starts on {self!r}"
         self.running += count
 
-    def hold(self) -> None:
-        """Count a request that the release waits for, also while the queue is being given up."""
+    def hold(self, count: int = 1) -> None:
+        """Count requests or handlers that a release waits for which has begun already."""
         assert not self._gone, f"a request begins on {self!r}"
-        self.running += 1
+        self.running += count
 
     def leave(self, count: int = 1) -> None:
         """Count handlers that ended."""

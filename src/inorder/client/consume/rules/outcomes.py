@@ -32,7 +32,8 @@ offset meanwhile. Failed messages of a broadcast are dropped, with a log line. T
 offset is committed. Results that arrive after the queue was given up are thrown away, because its
 next owner begins at the offset that was committed then. Only a consumer that stops still counts
 them, because it still owns the queue: `close()` waits until a failed message is sent back, for at
-most STOP_SEND_BACK_MS, because messages above one that holds up the offset come again.
+most STOP_SEND_BACK_MS, because messages above one that holds up the offset come again. For the same
+reason it lets the handlers have the messages before one that was begun (`fills_gap`).
 
 **Sending back.** A concurrent message goes back by request 36: the broker copies the stored record
 to `%RETRY%group` with a delay that grows with the attempts (level 3 + attempts), or to `%DLQ%group`
@@ -562,6 +563,16 @@ def parts_of_failed(result: object, batch: int, *, auto_commit: bool = True) -> 
 def counts_results(lease: LeaseState) -> bool:
     """Return whether the results of a queue without order count: it is owned, or being closed."""
     return lease.dropped in (None, RevokeReason.STOPPED)
+
+
+def fills_gap(lease: LeaseState, *, paused: bool, cancelled: bool) -> bool:
+    """Return whether a queue without order hands out messages before one that was begun.
+
+    It does when its consumer stops: several workers have runs of the queue, and what lies before a
+    message that is done holds up the committed offset. It does not when the user has paused the
+    queue, or when the program has cancelled its handlers.
+    """
+    return lease.dropped is RevokeReason.STOPPED and not paused and not cancelled
 
 
 def conclude(

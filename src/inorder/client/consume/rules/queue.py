@@ -237,6 +237,15 @@ class QueueProgress:
             taken.extend(offsets)
         return found
 
+    def take_below(self, offset: int, now_ms: int) -> list[ReceivedMessage]:
+        """Take the waiting messages below an offset."""
+        count = 0
+        for message in self._waiting:
+            if message.offset >= offset:
+                break
+            count += 1
+        return self.take(count, now_ms) if count else []
+
     def start(self, messages: Iterable[ReceivedMessage], now_ms: int) -> None:
         """Note when a handler was called for taken messages: from then on they may expire."""
         for message in messages:

@@ -187,3 +187,12 @@ def test_it_says_where_it_is() -> None:
     )
     assert message(3) in filled(3, 9)
     assert message(2) not in filled(3, 9)
+
+
+def test_what_lies_below_an_offset_is_taken_and_the_rest_waits():
+    """A stop hands it out."""
+    progress = filled(0, 4)
+    progress.remove(progress.take(1, 0), 0)
+    assert offsets(progress.take_below(3, 0)) == [1, 2]
+    assert progress.take_below(3, 0) == []
+    assert (progress.waiting, progress.taken, progress.lowest) == (2, 2, 1)
