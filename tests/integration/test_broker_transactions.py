@@ -33,11 +33,14 @@ async def half(rig: Rig, body: bytes = b"paid", unique: str = "U1", more: str = 
     return answer
 
 
+def position_of(answer: Command) -> int:
+    return parse_message_id(answer.fields["msgId"])[2]
+
+
 def end_fields(answer: Command, outcome: str, **changes: str) -> dict[str, str]:
-    _, _, position = parse_message_id(answer.fields["msgId"])
     return {
         "producerGroup": "shop", "tranStateTableOffset": answer.fields["queueOffset"],
-        "commitLogOffset": str(position), "commitOrRollback": outcome,
+        "commitLogOffset": str(position_of(answer)), "commitOrRollback": outcome,
         "fromTransactionCheck": "false", "msgId": "U1", **changes,
     }  # fmt: skip
 
@@ -327,6 +330,75 @@ def test_a_record_of_ended_halves_covers_no_end_that_is_being_stored() -> None:
         async with running(left) as rig:
             assert len(rig.broker.transactions) == 0
             assert [one.body for one in await stored(rig)] == [b"1", b"2"]
+
+    asyncio.run(scenario())
+
+
+async def clean_by_force(rig: Rig, files: FakeFiles) -> int:
+    """Run retention on a disk so full that age does not matter; return where the log begins."""
+    store = rig.broker.store
+    await until(lambda: store.queues.written_position == store.log.end_position)
+    await rig.broker.housekeeping.flush_now()
+    files.capacity = int(files.used_bytes / 0.87)
+    try:
+        rig.broker.housekeeping.clean_now()
+    finally:
+        files.capacity = None
+    return rig.broker.store.log.min_position
+
+
+async def fill(rig: Rig, segments: int) -> None:
+    """Store plain messages, so that the log goes on by some segments."""
+    end = rig.broker.store.log.end_position + segments * SEGMENT_BYTES
+    while rig.broker.store.log.end_position < end:
+        assert (await rig.send(b"x" * 3000, b="Fill", e="0")).code == 0
+
+
+SEGMENT_BYTES = 64 * 1024
+SEGMENTS = replace(SMALL, segment_bytes=SEGMENT_BYTES, delete_when="")
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_retention_keeps_a_half_that_is_pending(kill: bool) -> None:
+    """However full the disk is: a commit finds its half, also after a kill."""
+
+    async def scenario() -> None:
+        files, clock = FakeFiles(), MovableClock()
+        async with running(files, store=SEGMENTS, clock=clock, stop=not kill) as rig:
+            await fill(rig, 2)
+            answer = await half(rig)
+            await fill(rig, 4)
+            begins = await clean_by_force(rig, files)
+            assert 0 < begins <= position_of(answer), "what lies before the half goes"
+            if not kill:
+                assert (await end(rig, answer, COMMIT)).code == 0
+                assert await clean_by_force(rig, files) > position_of(answer)
+        async with running(files.kill() if kill else files, store=SEGMENTS, clock=clock) as rig:
+            assert len(rig.broker.transactions) == kill
+            if kill:
+                assert (await end(rig, answer, COMMIT)).code == 0
+            assert [one.body for one in await stored(rig)] == [b"paid"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
+def test_an_end_may_name_a_first_half_that_is_deleted(outcome: str) -> None:
+    """A half that was put back holds its copy; its producer knows only where the first one was."""
+
+    async def scenario() -> None:
+        files, clock = FakeFiles(), MovableClock()
+        async with running(files, store=SEGMENTS, clock=clock) as rig:
+            answer = await half(rig)
+            await fill(rig, 3)
+            ask_now(rig, clock)
+            await until(lambda: rig.broker.store.queue(HALF, 0).visible_offset == 2)
+            assert await clean_by_force(rig, files) > position_of(answer)
+            wrong = await end(rig, answer, outcome, producerGroup="other")
+            assert (wrong.code, len(rig.broker.transactions)) == (1, 1)
+            assert (await end(rig, answer, outcome)).code == 0
+            assert [one.body for one in await stored(rig)] == [b"paid"] * (outcome == COMMIT)
+            assert len(rig.broker.transactions) == 0
 
     asyncio.run(scenario())
 

@@ -1127,6 +1127,23 @@ MUTANTS = [
         "            name, queue_id = broker.config.name, home[1]\n",
         f"{_IN_RESIZING}test_a_transaction_joins_its_key_where_it_is_when_it_is_committed",
     ),
+    Mutant(
+        "pending-half-is-deleted", "P1",
+        "retention deletes the log file of a half that is pending",
+        "inorder.broker.housekeeping",
+        "            broker.transaction_service.keep_from,\n",
+        "",
+        f"{_IN_TRANSACTIONS}test_retention_keeps_a_half_that_is_pending",
+    ),
+    Mutant(
+        "copy-counts-too-early", "P1",
+        "retention deletes a half whose copy a power cut may take",
+        _TRANSACTIONS + ".rules",
+        "if one.copy_position >= durable]\n",
+        "if False]\n",
+        "tests/unit/broker/transactions/test_transaction_rules.py::"
+        "test_where_the_log_must_begin",
+    ),
     # Timers.
     Mutant(
         "timer-comes-twice", "P1, A7",

@@ -300,6 +300,7 @@ class Housekeeping:
         needed = (
             broker.producer_snapshot.keep_from, broker.parking.keep_from,
             broker.timer_snapshot.keep_from, broker.timers.keep_from,
+            broker.transaction_service.keep_from,
         )  # fmt: skip
         broker.store.keep_from = min((one for one in needed if one is not None), default=None)
         broker.parking.reappend_expiring()

@@ -9,7 +9,8 @@ the forcible ratio again.
 inorder adds two rules. A segment stays until the queue entries of its records are on disk, because
 after the segment is gone only the entries say at which offset a queue continues. And it stays while
 something still has to read it (`Store.keep_from`), such as producers' sequence numbers that are in
-the log and not yet in a snapshot.
+the log and not yet in a snapshot, timers that wait and halves that are pending. Neither rule yields
+to a full disk.
 """
 
 from __future__ import annotations

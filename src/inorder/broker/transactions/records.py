@@ -126,6 +126,12 @@ def put_back(record: Record, half: Half, checks: int, now_ms: int) -> Record:
     return record
 
 
+def as_first(copy: Record, offset: int, position: int) -> Record:
+    """Turn the newest copy of a half into the first half, whose log file retention has deleted."""
+    copy.queue_offset, copy.position = offset, position
+    return copy
+
+
 def given_up(record: Record, half: Half, now_ms: int) -> Record:
     """Turn a half into the copy that is kept for an operator."""
     record.properties = _marked(without(record.properties, _SEND_PROPERTIES), half)

@@ -18,6 +18,7 @@ nothing else. `records.py` says how a start finds the ends. Why: decision 50.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from enum import Enum
@@ -113,6 +114,13 @@ class Moved(NamedTuple):
     stored_at_ms: int
 
 
+class _Copied(NamedTuple):
+    """A half whose newer copy is stored, and may still be lost in a power cut."""
+
+    position: int
+    copy_position: int
+
+
 class Transactions:
     """The pending transactions, and the ends that are remembered."""
 
@@ -120,7 +128,8 @@ class Transactions:
         self.pending_max = pending_max
         self._by_origin: dict[int, Half] = {}
         self._by_offset: OrderedDict[int, Half] = OrderedDict()
-        self._moving: dict[int, Half] = {}  # older offset -> half whose newer copy is being stored
+        self._moving: dict[int, Moved] = {}  # older offset -> half whose copy is being stored
+        self._copied: list[_Copied] = []
         self._ends: OrderedDict[int, End] = OrderedDict()
         self._noted: deque[tuple[int, int]] = deque()
 
@@ -160,7 +169,7 @@ class Transactions:
         """Note the newer copy of a half, which is being stored; return what `settle` needs."""
         moved = Moved(half, half.offset, half.position, half.stored_at_ms)
         half.moving = True
-        self._moving[half.offset] = half
+        self._moving[half.offset] = moved
         del self._by_offset[half.offset]
         half.offset, half.position, half.stored_at_ms = offset, position, stored_at_ms
         self._by_offset[offset] = half
@@ -170,6 +179,7 @@ class Transactions:
         """Note that the newer copy is stored."""
         moved.half.moving = False
         self._moving.pop(moved.offset, None)
+        self._copied.append(_Copied(moved.position, moved.half.position))
 
     def undo(self, moved: Moved) -> None:
         """Note that the newer copy was not stored."""
@@ -197,6 +207,19 @@ class Transactions:
         A half whose newer copy is being stored counts where it was.
         """
         return min(next(iter(self._by_offset), end), min(self._moving, default=end))
+
+    def keep_from(self, durable: int) -> int | None:
+        """Return the position of the first half that may still be needed; retention keeps it.
+
+        The log is durable up to `durable`. A half counts where it was until its copy is durable.
+        Records of ended halves need no place of their own: those that tell of this half, or of
+        later ones, lie behind it.
+        """
+        self._copied = [one for one in self._copied if one.copy_position >= durable]
+        needed = [one.position for one in self._copied]
+        needed += [moved.position for moved in self._moving.values()]
+        needed += [half.position for half in itertools.islice(self, 1)]
+        return min(needed, default=None)
 
     def offsets(self) -> list[int]:
         """Return the offsets of the pending halves, oldest first."""

@@ -202,6 +202,11 @@ class TransactionService:
         self.cancel()
         self._note()
 
+    @property
+    def keep_from(self) -> int | None:
+        """Return the position of the first half that is pending: retention keeps it."""
+        return self.table.keep_from(self._store.log.durable_position)
+
     # -- halves ----------------------------------------------------------------------------------
 
     def place(self, target: Target, properties: str) -> tuple[Target, str]:
@@ -275,7 +280,7 @@ class TransactionService:
         how = End.of(TransactionEnd(request.end))
         now_ms = self._clock.now_ms()
         record = check_end(
-            request, self._record(request.half_position),
+            request, self._named(request),
             timeout_ms=self._settings.timeout_ms, now_ms=now_ms,
         )  # fmt: skip
         half = self._find(record)
@@ -300,6 +305,19 @@ class TransactionService:
         if not self._rolling:
             self._loop.call_soon(self._note)
         self._rolling.append(ending)
+
+    def _named(self, request: EndTransaction) -> Record | None:
+        """Return the half that a request names.
+
+        Retention may have deleted the first half of a transaction that is pending, once its copy
+        is durable. Its producer still names that one.
+        """
+        record = self._record(request.half_position)
+        half = None if record is not None else self.table.get(request.half_position)
+        copy = None if half is None else self._record(half.position)
+        if copy is None:
+            return record
+        return records.as_first(copy, request.half_offset, request.half_position)
 
     def _find(self, record: Record) -> Half | None:
         half = self.table.at(record.queue_offset)

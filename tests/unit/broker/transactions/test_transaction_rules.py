@@ -107,6 +107,52 @@ def test_a_copy_that_was_not_stored_leaves_the_half_where_it_was() -> None:
     assert found.offsets() == [3, 6]
 
 
+@pytest.mark.parametrize(
+    ("steps", "durable", "wanted"),
+    [
+        ("", 0, None),
+        ("add 3, add 4", 9000, 1300),
+        ("add 3, add 4, end 3", 9000, 1400),
+        ("add 3, add 4, end 3, end 4", 9000, None),
+        ("add 3, remove 3, add 4", 9000, 1400),
+        ("add 3, add 4, move 3 5", 9000, 1300),  # its copy is not stored
+        ("add 3, add 4, move 3 5, undo, end 4", 9000, 1300),
+        ("add 3, add 4, move 3 5, settle", 1500, 1300),  # a power cut may take the copy
+        ("add 3, add 4, move 3 5, settle", 1501, 1400),
+        ("add 3, move 3 5, settle", 1501, 1500),
+        ("add 3, move 3 5, settle, move 5 6, settle", 1600, 1500),
+        ("add 3, move 3 5, settle, move 5 6, settle", 1500, 1300),
+        ("add 3, move 3 5, end 5, settle", 1500, 1300),  # ended by its copy, which may be lost
+        ("add 3, move 3 5, end 5, settle", 1501, None),
+    ],
+)
+def test_where_the_log_must_begin(steps: str, durable: int, wanted: int | None) -> None:
+    """At the first half that is pending; it counts where it was until its copy is durable."""
+    found, moved = table(), None
+    for step in filter(None, steps.split(", ")):
+        name, *numbers = step.split()
+        offsets = [int(number) for number in numbers]
+        one = found.at(offsets[0]) if offsets else None
+        if name == "add":
+            found.add(half(*offsets))
+        elif name == "settle":
+            assert moved is not None
+            found.settle(moved)
+        elif name == "undo":
+            assert moved is not None
+            found.undo(moved)
+        else:
+            assert one is not None
+            if name == "end":
+                found.end(one, End.COMMITTED)
+            elif name == "remove":
+                found.remove(one)
+            else:
+                moved = found.move(one, offsets[1], 1000 + offsets[1] * 100, BORN + 1)
+    assert found.keep_from(durable) == wanted
+    assert found.keep_from(durable) == wanted, "asking changes nothing"
+
+
 def test_the_first_record_that_counts_tells_of_a_half_that_counts() -> None:
     """Records of halves before the first one that counts are passed."""
     found = table()
