@@ -180,9 +180,14 @@ def test_a_full_disk_that_the_housekeeping_meets_is_named_too() -> None:
     async def scenario() -> None:
         files = FakeFiles()
         async with running(files, stop=False) as rig:
-            assert (await rig.send(b"before")).code == 0
-            files.fail(Fault("write", 1, errno.ENOSPC, forever=True))
-            rig.broker.store.housekeep(rig.broker.clock.now_ms())
+            for _ in range(50):  # on a busy machine the housekeeping may have run by itself
+                assert (await rig.send(b"before")).code == 0
+                files.fail(Fault("write", 1, errno.ENOSPC, forever=True))
+                rig.broker.store.housekeep(rig.broker.clock.now_ms())
+                if not rig.broker.store.writable:
+                    break
+                files.heal()
+            assert not rig.broker.store.writable
             rig.broker.housekeeping._check_disk()
             refused = await rig.send(b"refused")
             assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
