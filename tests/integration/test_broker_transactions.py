@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -199,6 +200,34 @@ def test_the_producer_is_asked_and_its_answer_counts_once() -> None:
             bodies = b"".join(one.body for one in await stored(rig, OP, "0"))
             assert sorted(bodies.strip(b",").split(b",")) == [b"0", b"1"]
             assert rig.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_half_that_is_being_stored_is_not_asked_about_yet() -> None:
+    """A round may begin before its tick ends; a slow client sent it long after it was born."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+        async with running(clock=clock) as rig:
+            questions = await heart_beat(rig)
+            service = rig.broker.transaction_service
+            rounds: list[int] = []
+            count = service.stored
+
+            def counted(*args: Any, **named: Any) -> None:
+                count(*args, **named)
+                ask_now(rig, clock)
+                rounds.append(len(service.table))
+
+            service.stored = counted  # type: ignore[method-assign]
+            answer = await half(rig)
+            assert (rounds, questions) == ([1], [])
+            assert len(service.table) == 1, "it is not given up: its record was not in the log yet"
+            ask_now(rig, clock)
+            await until(lambda: questions)
+            assert (await end(rig, answer, COMMIT)).code == 0
+            assert len(await stored(rig)) == 1
 
     asyncio.run(scenario())
 

@@ -1144,6 +1144,14 @@ MUTANTS = [
         "tests/unit/broker/transactions/test_transaction_rules.py::"
         "test_where_the_log_must_begin",
     ),
+    Mutant(
+        "half-is-read-too-early", "P1",
+        "a half whose tick has not ended is dropped as gone from the log",
+        _TRANSACTIONS + ".service",
+        "        self.half.storing = True\n",
+        "        pass\n",
+        f"{_IN_TRANSACTIONS}test_a_half_that_is_being_stored_is_not_asked_about_yet",
+    ),
     # Timers.
     Mutant(
         "timer-comes-twice", "P1, A7",

@@ -72,8 +72,8 @@ class Half:
     """A transaction without an outcome: its newest half."""
 
     __slots__ = (
-        "born_at_ms", "checks", "ending", "immunity_s", "moving", "offset", "origin",
-        "position", "stored_at_ms",
+        "born_at_ms", "checks", "ending", "immunity_s", "offset", "origin", "position",
+        "stored_at_ms", "storing",
     )  # fmt: skip
 
     def __init__(
@@ -96,8 +96,8 @@ class Half:
         self.immunity_s = immunity_s
         """The producer is not asked before this age; None: the broker's setting."""
         self.checks = checks
-        self.moving = False
-        """Its newer copy is being stored."""
+        self.storing = False
+        """The half, or its newer copy, is being stored: the log cannot be asked for it yet."""
         self.ending: Any = None
         """The end that is being stored; None: none is."""
 
@@ -168,7 +168,7 @@ class Transactions:
     def move(self, half: Half, offset: int, position: int, stored_at_ms: int) -> Moved:
         """Note the newer copy of a half, which is being stored; return what `settle` needs."""
         moved = Moved(half, half.offset, half.position, half.stored_at_ms)
-        half.moving = True
+        half.storing = True
         self._moving[half.offset] = moved
         del self._by_offset[half.offset]
         half.offset, half.position, half.stored_at_ms = offset, position, stored_at_ms
@@ -177,13 +177,13 @@ class Transactions:
 
     def settle(self, moved: Moved) -> None:
         """Note that the newer copy is stored."""
-        moved.half.moving = False
+        moved.half.storing = False
         self._moving.pop(moved.offset, None)
         self._copied.append(_Copied(moved.position, moved.half.position))
 
     def undo(self, moved: Moved) -> None:
         """Note that the newer copy was not stored."""
-        moved.half.moving = False
+        moved.half.storing = False
         self._moving.pop(moved.offset, None)
         half = moved.half
         if self._by_origin.get(half.origin) is not half:
@@ -271,7 +271,7 @@ def fate(half: Half, settings: Settings, *, now_ms: int, began_ms: int, log_end:
     A half that was stored since then waits for the next round. A half with an immunity of its own
     is put back when it lies far from the end of the log.
     """
-    if half.ending is not None or half.moving:
+    if half.ending is not None or half.storing:
         return Fate.LEAVE
     age_ms = now_ms - half.born_at_ms
     if half.checks >= settings.checks_max or age_ms > settings.retention_ms:

@@ -82,7 +82,11 @@ class _Stored:
     waiters: list[tuple[ServerConnection, Command]] = field(default_factory=list)
     count: int = 1
 
+    def __post_init__(self) -> None:
+        self.half.storing = True
+
     def write(self) -> None:
+        self.half.storing = False
         self.service.answer(self.waiters)
 
     def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:

@@ -64,9 +64,9 @@ def test_the_fate_of_a_half(
     assert found is wanted
 
 
-@pytest.mark.parametrize("busy", ["ending", "moving"])
+@pytest.mark.parametrize("busy", ["ending", "storing"])
 def test_a_half_that_is_being_written_is_left_alone(busy: str) -> None:
-    """Its end, or its newer copy, is in the tick."""
+    """Its end, itself or its newer copy is in the tick."""
     one = half(1, checks=15)
     setattr(one, busy, True)
     assert fate(one, SETTINGS, now_ms=BORN + 10**6, began_ms=BORN + 1, log_end=0) is Fate.LEAVE
@@ -99,7 +99,7 @@ def test_a_copy_that_was_not_stored_leaves_the_half_where_it_was() -> None:
     moved = found.move(second, 5, 1500, BORN + 1)
     found.add(half(6))
     found.undo(moved)
-    assert (found.offsets(), second.position, second.moving) == ([3, 4, 6], 1400, False)
+    assert (found.offsets(), second.position, second.storing) == ([3, 4, 6], 1400, False)
     assert found.first_offset(9) == 3
     found.undo(moved)
     found.remove(second)
