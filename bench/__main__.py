@@ -19,6 +19,7 @@ python -m bench keyed                    order by key, parking and leases: rates
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from bench import (
     keyed,
     loadgen,
     orderly,
+    pagecache,
     pythons,
     report,
     rocketmq,
@@ -149,7 +151,7 @@ def _expand(words: list[str]) -> list[str]:
 
 def _others(options: argparse.Namespace, kind: str, plan: Plan, results: list[CellResult]) -> int:
     """Show and keep what came out; 1 if anything was bad."""
-    table = report.table(results, accelerated=options.accelerated)
+    table = report.table(results, accelerated=_is_accelerated())
     say("\n" + table)
     if options.page:
         report.put_in_page(options.page, kind, table)
@@ -165,6 +167,11 @@ def _others(options: argparse.Namespace, kind: str, plan: Plan, results: list[Ce
     return 1 if bad else 0
 
 
+def _is_accelerated() -> bool:
+    """Return whether the bounds of the compiled module hold."""
+    return installs.current().compiled() == "yes"
+
+
 def _cells(options: argparse.Namespace, names: list[str]) -> int:
     plan = SMOKE_PLAN
     if not options.smoke:
@@ -178,9 +185,10 @@ def _cells(options: argparse.Namespace, names: list[str]) -> int:
     if plan.against and not plan.earlier:
         say(f"fetching Apache RocketMQ {rocketmq.VERSION} unless it is there")
         rocketmq.fetch()
-    results = run_cells(names, plan, say)
+    with pagecache.full_page_cache(say) if plan.against else contextlib.nullcontext():
+        results = run_cells(names, plan, say)
     say("")
-    table = report.table(results, accelerated=options.accelerated)
+    table = report.table(results, accelerated=_is_accelerated())
     say(table)
     if options.page:
         report.put_in_page(options.page, "cells", table)
@@ -338,7 +346,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--units", type=int, default=5, help="units a cell (5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds a unit (3)")
     parser.add_argument("--warm", type=float, default=30.0, help="seconds to warm RocketMQ (30)")
-    parser.add_argument("--accelerated", action="store_true", help="bounds of the compiled module")
     parser.add_argument("--curves", action="store_true", help=f"curves: {', '.join(curves.CURVES)}")
     parser.add_argument("--stored-max", type=int, default=10_000_000, help="curves: messages")
     parser.add_argument("--many-max", type=int, default=10_000, help="curves: topics and the like")
