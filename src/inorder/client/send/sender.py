@@ -276,7 +276,7 @@ class BrokerSender:
         elif queue.draining:
             self.router.queue_drained(queue)
             self.pump(queue)
-        elif queue.waiting:
+        elif queue.waiting or queue.unknown:
             self.pump(queue)
 
     def _refused(self, queue: SendQueue, send: Send, answer: SendAnswer) -> None:
@@ -307,6 +307,8 @@ class BrokerSender:
             self._refused_for_one(queue, sends, fields.index, error)
             return
         for send in sends:
+            if send.state != IN_FLIGHT:
+                return  # the first refusal gave the connection up; a new hello tells what is stored
             (act or BrokerSender._refused_as_usual)(self, Refusal(queue, send, fields, error))
 
     def _refused_for_one(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,16 +16,19 @@ from inorder.client.send.sender import extended_ms
 from inorder.client.session import Session
 from inorder.config import ClientConfig
 from inorder.errors import (
+    AlreadyClosed,
     MessageIllegal,
     NoPermission,
     OutcomeUnknown,
     RequestTimeout,
     SendTimedOut,
+    UsageError,
 )
-from inorder.model import SendReceipt, TopicQueue
+from inorder.model import Message, SendReceipt, TopicQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
+from inorder.wire.header import Command
 from inorder.wire.properties import parse
 from inorder.wire.requests.sends import SendMessage
 from tests.unit.client.scripted import refuse, silence
@@ -264,6 +269,69 @@ def test_what_was_lost_is_sent_again_in_its_place():
         server.answers[BATCH] = [server.lose_request]
         await asyncio.gather(*await burst(producer, server, 0, 10))
         assert server.stored() == bodies(*range(10))
+
+    numbered(scenario, batches=True)
+
+
+def test_a_request_that_asks_for_a_new_hello_is_sent_again_as_a_whole():
+    """The connection is given up in the middle of the refusal; the loop hears of no exception."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        wrong: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: wrong.append(told))
+        producer = Producer(client)
+        server.answers[BATCH] = [refuse(ExtensionAnswer.PRODUCER_STALE)]
+        await asyncio.gather(*await burst(producer, server, 0, 10))
+        assert server.stored() == bodies(*range(10))
+        assert wrong == []
+
+    numbered(scenario, batches=True)
+
+
+def test_an_unknown_outcome_is_asked_for_when_the_last_request_is_answered():
+    """Also if that takes longer than the pause, and no other message waits."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+
+        def store_and_not_know(command: Command) -> Command:
+            server.answer(command)
+            return command.reply(ResponseCode.SYSTEM_ERROR, "who knows")
+
+        server.answers[BATCH] = [store_and_not_know]
+        server.hold = True
+        futures = [producer.send_nowait("t", b"0", key="k")]
+        await until(lambda: server.held)
+        futures += [producer.send_nowait("t", b"%d" % n, key="k") for n in range(1, 513)]
+        await until(lambda: len(server.held) == 3)
+        server.let_go(2)
+        await asyncio.sleep(0.2)
+        server.hold = False
+        server.let_go()
+        receipts = await asyncio.wait_for(asyncio.gather(*futures), 1)
+        assert [one.offset for one in receipts] == list(range(513))
+
+    numbered(scenario, batches=True)
+
+
+def test_a_flag_that_no_request_can_carry_fails_no_neighbour():
+    """A hook has put it into one message, which is refused at the call."""
+
+    def hook(message: Message) -> Message:
+        return replace(message, flag=2**31) if message.body == b"3" else message
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client, before_send=hook)
+        server.hold = True
+        futures = [producer.send_nowait("t", b"0", key="k")]
+        await until(lambda: server.held)
+        for n in range(1, 6):
+            with pytest.raises(UsageError) if n == 3 else contextlib.nullcontext():
+                futures.append(producer.send_nowait("t", b"%d" % n, key="k"))
+        server.hold = False
+        server.let_go()
+        await asyncio.gather(*futures)
+        assert server.stored() == bodies(0, 1, 2, 4, 5)
 
     numbered(scenario, batches=True)
 
