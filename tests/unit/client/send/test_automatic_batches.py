@@ -513,6 +513,63 @@ def test_submit_gives_up_when_there_is_no_room_in_time():
     numbered(scenario, batches=True, config=ClientConfig(sends_waiting_max=3))
 
 
+def test_submits_of_many_tasks_keep_the_order_of_the_calls():
+    """Also where one of them lets the loop read its sockets: the others stay behind it."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        submits = [producer.submit("t", b"%d" % n, key="k") for n in range(300)]
+        await asyncio.gather(*await asyncio.gather(*submits))
+        assert server.stored() == [b"first", *bodies(*range(300))]
+
+    numbered(scenario, batches=True)
+
+
+def test_a_cancelled_submit_leaves_its_room_to_the_next():
+    """It is cancelled in the moment in which it is let in."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        first = await producer.submit("t", b"0", key="k")
+        gone, other = (
+            asyncio.ensure_future(producer.submit("t", b"%d" % n, key="k")) for n in (1, 2)
+        )
+        await until(lambda: len(producer._submitting) == 2)
+        first.add_done_callback(lambda _: gone.cancel())
+        server.hold = False
+        server.let_go()
+        await asyncio.wait_for(await asyncio.wait_for(other, 1), 1)
+        assert gone.cancelled()
+        assert server.stored() == [b"first", *bodies(0, 2)]
+
+    numbered(scenario, batches=True, config=ClientConfig(sends_waiting_max=1))
+
+
+def test_close_tells_all_that_wait_for_room():
+    """They do not wait until their time is over."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        await producer.submit("t", b"0", key="k")
+        waiting = [
+            asyncio.ensure_future(producer.submit("t", b"%d" % n, key="k")) for n in range(1, 4)
+        ]
+        await until(lambda: len(producer._submitting) == 3)
+        closing = asyncio.ensure_future(producer.close())
+        server.hold = False
+        server.let_go()
+        await closing
+        found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 1)
+        assert [type(one) for one in found] == [AlreadyClosed] * 3
+
+    numbered(scenario, batches=True, config=ClientConfig(sends_waiting_max=1))
+
+
 @pytest.mark.parametrize(
     ("state", "written_ms", "heard_ms", "how", "away_ms", "until_ms"),
     [
