@@ -683,9 +683,9 @@ class Producer:
         """Give places to messages that have their room, in order."""
         now_ms = self._clock.monotonic_ms()
         wanted = [send for send in sends if not send.waiter.done()]
-        if len(wanted) < len(sends):  # their callers cancelled them
-            gone = [send for send in sends if send.waiter.done()]
-            self._room.leave(len(gone), sum(send.size for send in gone))
+        if len(wanted) < len(sends):  # their callers cancelled them; others may do so meanwhile
+            size = sum([send.size for send in sends]) - sum([send.size for send in wanted])
+            self._room.leave(len(sends) - len(wanted), size)
         self._waiting += len(wanted)
         if self._closed:
             for send in wanted:

@@ -526,6 +526,31 @@ def test_submits_of_many_tasks_keep_the_order_of_the_calls():
     numbered(scenario, batches=True)
 
 
+def test_a_message_cancelled_while_the_loop_takes_it_leaves_its_room_once():
+    """Another thread cancels it between two looks at it."""
+
+    class Waiter(asyncio.Future[SendReceipt]):
+        looks = 0
+
+        def done(self) -> bool:
+            self.looks += 1
+            return self.looks > 1
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        waiters = [Waiter() for _ in range(3)]
+        waiters[0].looks = 1
+        made = (None, None, (), None, None, None, None, None, None)
+        sends = [producer._make(one, "ID", 0, "t", b"x", *made) for one in waiters]
+        producer._room.add(3, 3)
+        producer._take_many(sends)
+        await producer.flush()
+        assert (producer._room.messages, producer._room.bytes) == (0, 0)
+
+    numbered(scenario, batches=True)
+
+
 def test_a_cancelled_submit_leaves_its_room_to_the_next():
     """It is cancelled in the moment in which it is let in."""
 
