@@ -290,8 +290,9 @@ P = ParamSpec("P")
 
 _EXIT_SECONDS = 1.0
 """How long the end of a program waits for handlers, and for the loop to end."""
-_OUTCOME_SECONDS = 30.0
-"""How long the end of a program waits for outcomes; each send has a shorter limit of its own."""
+_OUTCOME_SECONDS = 40.0
+"""How long the end of a program waits for outcomes; each send has a shorter limit of its own,
+unless `send_timeout_ms` is raised."""
 _RESOLVE_SECONDS = 2.0
 _BEGUN_MAX = 256
 

@@ -12,6 +12,8 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 
+from inorder.client.send.rules import TIMES_AGAIN
+from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, RequestTimeout, UsageError
 from inorder.sync import portal as module
 from inorder.sync.portal import Portal, lease
@@ -360,3 +362,10 @@ def test_a_busy_caller_leaves_the_loop_its_timers_and_sockets():
     finally:
         more = False
         portal.stop()
+
+
+def test_the_end_of_a_program_waits_longer_than_any_send_of_a_default_client():
+    """A message of `send_nowait` whose broker is away, and whose last try is not answered."""
+    config = ClientConfig()
+    longest_ms = (1 + TIMES_AGAIN) * config.send_timeout_ms + config.request_timeout_ms
+    assert longest_ms < module._OUTCOME_SECONDS * 1000

@@ -96,14 +96,17 @@ def extended_ms(send: Send, heard_ms: int, limit_ms: int, away_ms: int = 0) -> i
     """Return until when a send may get its outcome, if its caller set no limit.
 
     On its way to a broker that goes on answering it gets the time of a request from its writing on.
-    While its broker is away it gets `away_ms` more, if no caller waits at the call.
+    If no caller waits at the call, it gets that on its way to any broker: one that does not answer
+    is given up then. And it gets `away_ms` more while its broker is away.
     """
     due_ms = send.deadline_ms
     if send.firm:
         return due_ms
-    if send.state == IN_FLIGHT and heard_ms > send.written_ms:
+    if send.patient:
+        due_ms += away_ms
+    if send.state == IN_FLIGHT and (send.patient or heard_ms > send.written_ms):
         due_ms = max(due_ms, send.written_ms + limit_ms)
-    return due_ms + away_ms if send.patient else due_ms
+    return due_ms
 
 
 class BrokerSender:
@@ -456,8 +459,7 @@ class BrokerSender:
 
         Returns the time of the next check, None if no send is pending.
         """
-        dues: list[int] = []
-        stuck = False
+        dues = self._answers_due(now_ms, limit_ms)
         away = self.connection is None or now_ms < self._back_ms + limit_ms
         away_ms = TIMES_AGAIN * self.router.session.config.send_timeout_ms if away else 0
         for queue in list(self.queues.values()):
@@ -471,14 +473,20 @@ class BrokerSender:
                     self._expire(queue, send)
                 else:
                     dues.append(due_ms)
-            oldest = next((one for one in queue.sent if one.state == IN_FLIGHT), None)
-            if oldest is not None:
-                due_ms = oldest.written_ms + limit_ms
-                stuck = stuck or due_ms <= now_ms
-                dues.append(max(due_ms, now_ms + 1))
-        if stuck:
-            self.drop(f"a send was not answered in {limit_ms} ms")
         return min(dues, default=None)
+
+    def _answers_due(self, now_ms: int, limit_ms: int) -> list[int]:
+        """Return when answers are due; if one is overdue, drop the connection first.
+
+        Its sends then count as those of a broker that is away.
+        """
+        queues = self.queues.values()
+        oldest = [next((one for one in q.sent if one.state == IN_FLIGHT), None) for q in queues]
+        dues = [one.written_ms + limit_ms for one in oldest if one is not None]
+        if min(dues, default=now_ms + 1) > now_ms:
+            return dues
+        self.drop(f"a send was not answered in {limit_ms} ms")
+        return [now_ms + 1]
 
     @property
     def bytes_heard(self) -> int:

@@ -600,6 +600,10 @@ def test_close_tells_all_that_wait_for_room():
     [
         (IN_FLIGHT, 900, 950, "", 0, 3900),  # it goes on answering: the time of a request
         (IN_FLIGHT, 900, 900, "", 0, 1000),  # nothing came since
+        (IN_FLIGHT, 900, 900, "patient", 0, 3900),  # nobody waits
+        (IN_FLIGHT, 900, 900, "patient", 2000, 3900),
+        (IN_FLIGHT, 900, 900, "patient", 4000, 5000),  # and its broker is away
+        (IN_FLIGHT, 900, 900, "patient firm", 4000, 1000),
         (IN_FLIGHT, 900, 950, "firm", 0, 1000),  # the caller set the limit
         (UNSENT, 0, 950, "", 0, 1000),  # it is not on its way
         (UNSENT, 0, 950, "patient", 2000, 3000),  # its broker is away, and nobody waits
@@ -615,6 +619,65 @@ def test_when_a_send_gets_more_time(  # noqa: PLR0917 - a table
     send.state, send.written_ms, send.deadline_ms = state, written_ms, 1000
     send.firm, send.patient = "firm" in how, "patient" in how
     assert extended_ms(send, heard_ms, 3000, away_ms) == until_ms
+
+
+def test_the_latest_request_to_a_slow_broker_has_its_time_like_those_before_it():
+    """All are answered within a request's time; the last one is written just before its time is
+    up, and nothing came since. Its messages do not fail while older requests are waited for.
+    """
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        futures = [producer.send_nowait("t", b"%d" % n, key="k") for n in range(1 + 19 * 256)]
+        while not all(one.done() for one in futures):
+            await asyncio.sleep(0.5)
+            server.let_go(1)
+            await asyncio.sleep(0.01)
+        receipts = await asyncio.gather(*futures)
+        assert [one.offset for one in receipts] == list(range(1, 2 + 19 * 256))
+
+    numbered(scenario, batches=True, config=ClientConfig())
+
+
+def test_messages_outlast_a_broker_that_stops_answering_when_their_time_is_nearly_up():
+    """As they outlast one whose connection is lost: it is given up first."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        futures = [producer.send_nowait("t", b"0", key="k")]
+        await until(lambda: server.held)
+        futures += [producer.send_nowait("t", b"%d" % n, key="k") for n in range(1, 10)]
+        await asyncio.sleep(0.8)
+        server.let_go()
+        await until(lambda: server.held)  # those behind it are written now
+        await asyncio.sleep(1.5)
+        server.hold = False
+        await asyncio.gather(*futures)
+        assert server.stored() == [b"first", *bodies(*range(10))]
+
+    config = ClientConfig(send_timeout_ms=1000, request_timeout_ms=900)
+    numbered(scenario, batches=True, config=config)
+
+
+def test_a_broker_that_never_answers_does_not_keep_messages_for_ever():
+    """It takes connections and requests; each try has its time, all together have a bound."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        began = client.clock.monotonic_ms()
+        futures = [producer.send_nowait("t", b"%d" % n, key="k") for n in range(600)]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert {type(one) for one in outcomes} <= {SendTimedOut, RequestTimeout}
+        assert 2900 <= client.clock.monotonic_ms() - began < 3700
+
+    config = ClientConfig(send_timeout_ms=1000, request_timeout_ms=500)
+    numbered(scenario, batches=True, config=config)
 
 
 def test_messages_outlast_an_outage_about_as_long_as_their_time():
