@@ -615,6 +615,8 @@ class Producer:
             await self._settle()
         finally:
             await self._tasks.stop()
+            while self._early:
+                self._outcome(self._early.popleft()[0], None, _closed())
             if self._checks is not None:
                 await self._checks.leave(self._listener)
             if self._tracer is not None:

@@ -595,6 +595,45 @@ def test_close_tells_all_that_wait_for_room():
     numbered(scenario, batches=True, config=ClientConfig(sends_waiting_max=1))
 
 
+def test_a_close_that_is_given_up_leaves_no_future_without_an_outcome():
+    """By Ctrl-C or a time limit: what is on its way is unknown, the rest is not sent."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        futures = [producer.send_nowait("t", b"0", key="k")]
+        await until(lambda: server.held)
+        futures += [producer.send_nowait("t", b"%d" % n, key="k") for n in (1, 2)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.close(), 0.1)
+        outcomes = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 0.1)
+        assert [type(one) for one in outcomes] == [OutcomeUnknown, AlreadyClosed, AlreadyClosed]
+        assert producer.statistics().waiting == 0
+
+    numbered(scenario, batches=True)
+
+
+def test_a_close_that_is_given_up_ends_what_has_no_route():
+    """Neither the name server nor a broker answers yet."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [silence] * 100
+        producer = Producer(client)
+        await producer.start()
+        future = producer.send_nowait("other", b"0", key="k")
+        batch = asyncio.ensure_future(producer.send_batch([Message("other", b"1", "k")]))
+        await asyncio.sleep(0.01)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.close(), 0.1)
+        outcomes = await asyncio.wait_for(
+            asyncio.gather(future, batch, return_exceptions=True), 0.1
+        )
+        assert [type(one) for one in outcomes] == [AlreadyClosed, AlreadyClosed]
+
+    numbered(scenario, batches=True)
+
+
 @pytest.mark.parametrize(
     ("state", "written_ms", "heard_ms", "how", "away_ms", "until_ms"),
     [
