@@ -362,8 +362,10 @@ class BrokerSender:
         if not send.maybe_stored:
             send.failure = error
         other = self.router.elsewhere(send, self.broker) if send.may_move else None
-        queue.refuse(send, final=other is not None)
-        if other is not None:
+        if other is None:
+            queue.refuse(send, final=False)
+        else:
+            queue.give_away(send)
             self.router.move(send, other)
         self.pause(queue)
 

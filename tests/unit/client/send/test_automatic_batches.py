@@ -31,7 +31,8 @@ from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
 from inorder.wire.header import Command
 from inorder.wire.properties import parse
 from inorder.wire.requests.sends import SendMessage
-from tests.unit.client.scripted import refuse, silence
+from tests.kit.simloop import SimLoop, run
+from tests.unit.client.scripted import refuse, session, silence
 from tests.unit.client.send.numbering import Numbering, numbered, until
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -244,6 +245,49 @@ def test_a_busy_broker_gets_the_request_again_and_nothing_overtakes():
         assert server.stored() == bodies(*range(30))
 
     numbered(scenario, batches=True)
+
+
+def test_what_a_busy_broker_gives_to_another_one_is_stored_there_alone():
+    """Messages without a key leave a refused request, those with a key before them stay."""
+
+    async def main(loop: SimLoop) -> None:
+        busy, other = Numbering(loop), Numbering(loop, "10.0.0.2", "broker-b")
+        busy.batches = other.batches = 1
+        busy.others.append(other)
+        await busy.start()
+        await other.start()
+        async with session(loop) as client:
+            producer = Producer(client)
+            places = {k: (await producer.send("t", b"first", key=k)).queue for k in "abcdefgh"}
+            await asyncio.gather(*(producer.send("t", b"first") for _ in range(4)))
+            key = next(k for k in places if places[k].broker == "broker-a")
+            busy.hold = other.hold = True
+            futures = [producer.send_nowait("t", b"ahead") for _ in range(4)]
+            futures.append(producer.send_nowait("t", b"ahead", key=key))
+            await until(lambda: len(busy.held) > 1 and len(other.held) > 1)
+            numbers = range(40)
+            futures += [
+                producer.send_nowait("t", b"%d" % n, key=None if n % 3 else key) for n in numbers
+            ]
+            busy.answers[BATCH] = [refuse(ResponseCode.SYSTEM_BUSY)] * 4
+            busy.hold = False
+            busy.let_go()
+            await asyncio.sleep(0.05)
+            other.hold = False
+            other.let_go()
+            receipts = await asyncio.gather(*futures)
+        stored = [
+            one.body for server in (busy, other) for queue in server.queues.values()
+            for one in queue if one.body.isdigit()
+        ]  # fmt: skip
+        assert sorted(stored, key=int) == bodies(*numbers)
+        assert len({(one.queue, one.offset) for one in receipts}) == len(receipts)
+        at_home = [one.body for one in busy.queues[places[key].index] if one.body in keyed]
+        assert at_home == keyed
+
+    keyed = bodies(*range(0, 40, 3))
+    for seed in range(5):
+        run(main, seed)
 
 
 def test_what_is_stored_is_not_sent_again_after_a_lost_answer():
