@@ -761,7 +761,7 @@ class BrokerSender:
         ):
             queue.ready = True
             self.pump(queue)
-        elif not queue.syncing and not queue.in_flight:
+        elif not (queue.syncing or queue.in_flight or queue.paused):
             queue.syncing = True
             self.router.start(self._sync(queue), f"numbers of {queue.topic_queue}")
 
@@ -776,8 +776,10 @@ class BrokerSender:
         finally:
             queue.syncing = False
         if failure is not None and connection is self.connection and connection is not None:
-            if isinstance(failure, TransportError | FlushTimeout) or failure.retriable:
+            if isinstance(failure, TransportError):
                 self.drop(f"it did not tell how far it is: {failure}")
+            elif isinstance(failure, FlushTimeout) or failure.retriable:
+                self.pause(queue)  # then it is asked again; a new connection would learn no more
             else:
                 self._fail_pending(queue, failure)
         if queue.waited_for_by is not None and queue.empty:

@@ -305,6 +305,26 @@ def test_what_is_stored_is_not_sent_again_after_a_lost_answer():
     numbered(scenario, batches=True)
 
 
+@pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SYSTEM_BUSY])
+def test_a_broker_that_cannot_tell_yet_is_asked_again_after_pauses(code: int):
+    """Its disk is slow, for instance: the connection is kept, and no storm of requests follows."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        server.answers[BATCH] = [server.lose_answer]
+        server.answers[ExtensionCode.PRODUCER_STATE] = [refuse(code)] * 1000
+        futures = await burst(producer, server, 0, 10)
+        await asyncio.sleep(2)
+        assert server.count(ExtensionCode.PRODUCER_HELLO) == 2
+        assert 2 < server.count(ExtensionCode.PRODUCER_STATE) < 15
+        server.answers[ExtensionCode.PRODUCER_STATE] = []
+        receipts = await asyncio.wait_for(asyncio.gather(*futures), 2)
+        assert [one.offset for one in receipts] == list(range(10))
+        assert server.sent() == [bodies(0), bodies(*range(1, 10))]
+
+    numbered(scenario, batches=True)
+
+
 def test_what_was_lost_is_sent_again_in_its_place():
     """The connection broke before the broker read the request."""
 
