@@ -577,6 +577,31 @@ def test_submit_gives_up_when_there_is_no_room_in_time():
     numbered(scenario, batches=True, config=ClientConfig(sends_waiting_max=3))
 
 
+def test_quiet_times_do_not_tell_how_much_a_broker_stores():
+    """A few messages at a time are stored at once. Then a thousand wait for a slow broker, and
+    no more: the last of them would be too late.
+    """
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        for _ in range(10):
+            await asyncio.gather(*(producer.send_nowait("t", b"few", key="k") for _ in range(200)))
+        server.hold = True
+
+        async def many() -> list[asyncio.Future[SendReceipt]]:
+            return [await producer.submit("t", b"%d" % n, key="k") for n in range(2900)]
+
+        submitting = asyncio.ensure_future(many())
+        while not submitting.done() or producer.statistics().waiting:
+            await asyncio.sleep(0.2)
+            server.let_go(1)
+        await asyncio.gather(*await submitting)
+        assert server.stored()[2000:] == bodies(*range(2900))
+
+    config = ClientConfig(send_timeout_ms=2000, request_timeout_ms=1500)
+    numbered(scenario, batches=True, config=config)
+
+
 def test_submits_of_many_tasks_keep_the_order_of_the_calls():
     """Also where one of them lets the loop read its sockets: the others stay behind it."""
 
