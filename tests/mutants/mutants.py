@@ -1317,6 +1317,21 @@ MUTANTS = [
         "of the batch: {error.remark}\", index=0)\n",
         _IN_SENDS.removesuffix("::"),
     ),
+    Mutant(
+        "given-away-and-kept", "P1, A18",
+        "a message that goes to another broker stays among the sent ones of its queue",
+        _QUEUES,
+        "        self.sent.remove(send)\n",
+        "",
+        f"{_IN_BATCHES}test_what_a_busy_broker_gives_to_another_one_is_stored_there_alone",
+    ),
+    Mutant(
+        "submits-overtake", "P1", "a submit lets the loop run before it has its place",
+        "inorder.client.send.producer",
+        "                await self._leave_a_turn(topic, key)\n",
+        "                await asyncio.sleep(0)\n",
+        f"{_IN_BATCHES}test_submits_of_many_tasks_keep_the_order_of_the_calls",
+    ),
     # Name servers that differ, maps that are made, names that are taken.
     Mutant(
         "no-map-is-asked-for", "A13", "a broker accepts keyed sends that no key map placed",

@@ -290,8 +290,9 @@ P = ParamSpec("P")
 
 _EXIT_SECONDS = 1.0
 """How long the end of a program waits for handlers, and for the loop to end."""
-_OUTCOME_SECONDS = 30.0
-"""How long the end of a program waits for outcomes; each send has a shorter limit of its own."""
+_OUTCOME_SECONDS = 40.0
+"""How long the end of a program waits for outcomes; each send has a shorter limit of its own,
+unless `send_timeout_ms` is raised."""
 _RESOLVE_SECONDS = 2.0
 _BEGUN_MAX = 256
 
@@ -441,21 +442,34 @@ class Portal:
     def end_with_program(self) -> None:
         """Close the open objects, log the messages without an outcome, and end the loop."""
         found = sorted(self._open.items(), key=lambda item: not item[1])
+        left = 0
         for opened, handles in found:
             options = {"timeout": _EXIT_SECONDS} if handles else {}
+            closing = Call(partial(opened.close, **options), ())
             try:
-                self.call(partial(opened.close, **options), timeout=_OUTCOME_SECONDS)
+                self.put(closing)
+                if closing.wait(_OUTCOME_SECONDS):
+                    closing.outcome()
+                    continue
+                left = max(left, self._without_outcome)  # giving up ends them
+                self._cancel(closing)
+                raise RequestTimeout(f"no result in {_OUTCOME_SECONDS} s; the call was given up")
             except InorderError as error:
                 log.error(
                     "the program ended without closing a %s: %s", type(opened).__name__, error
                 )
-        left = max(len(self.posted), sum(map(len, self.outboxes)))
+        left = max(left, self._without_outcome)
         if left:
             log.error(
                 "the program ended before %d messages had an outcome: they may be stored or lost; "
                 "call flush() or close() before the end", left,
             )  # fmt: skip
         self.stop(_EXIT_SECONDS)
+
+    @property
+    def _without_outcome(self) -> int:
+        """The number of messages that the loop has and whose callers know nothing yet."""
+        return max(len(self.posted), sum(map(len, self.outboxes)))
 
     def __repr__(self) -> str:
         state = "stopped" if self._stopped else "running"

@@ -63,6 +63,7 @@ TAKEN_MAX: Final = 2048
 SHARE_SECONDS: Final = 0.005
 """How often a thread looks whether the broker of its message has room."""
 _PENDING: Final = "PENDING"
+_CANCELLED_AND_NOTIFIED: Final = "CANCELLED_AND_NOTIFIED"
 _FINISHED: Final = "FINISHED"
 SLICE_SECONDS: Final = 0.05
 """A waiting thread checks again after this time, since the client may be closed meanwhile."""
@@ -207,6 +208,18 @@ class SendFuture(Future[SendReceipt]):
     def done(self) -> bool:
         return self._state != _PENDING
 
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        if cancelled:
+            self._goes_on()
+        return cancelled
+
+    def _goes_on(self) -> bool:
+        """Return whether an outcome counts; of a cancelled one tell those who wait for it."""
+        with self._condition:
+            told = self._state == _CANCELLED_AND_NOTIFIED
+            return not told and self.set_running_or_notify_cancel()
+
     def set_result(self, result: Any) -> None:
         """Take the receipt, or the values that it is made of."""
         # hot: 0.2 us.
@@ -215,13 +228,13 @@ class SendFuture(Future[SendReceipt]):
                 self._result = result
                 self._state = _FINISHED
                 return
-        if self.set_running_or_notify_cancel():
+        if self._goes_on():
             super().set_result(result)
 
     def set_exception(self, exception: BaseException | None) -> None:
         if exception is not None and self._state == _PENDING:
             self._unheard.failed(self, exception)
-        if self.set_running_or_notify_cancel():
+        if self._goes_on():
             super().set_exception(exception)
 
     def result(self, timeout: float | None = None) -> SendReceipt:
@@ -242,6 +255,15 @@ class SendFuture(Future[SendReceipt]):
             return super().exception(timeout)
         finally:
             self._was_asked()
+
+    def _get_snapshot(self) -> tuple[bool, bool, SendReceipt | None, BaseException | None]:
+        """Return (done, cancelled, result, error): asyncio of newer Pythons copies this."""
+        if self._state == _PENDING:
+            return False, False, None, None
+        if self.cancelled():
+            return True, True, None, None
+        error = self.exception()
+        return True, False, None if error is not None else self.result(), error
 
     def _was_asked(self) -> None:
         self.asked = False
@@ -269,29 +291,38 @@ class Outbox:
         self._producer = producer
         self._room = room
         self._messages: deque[Send | Unmade] = deque()
-        self._posted = False
+        self._posted = False  # the loop has this in its inbox, and takes what is appended now
+        self._lock = threading.RLock()  # a signal handler may send while it is held
 
     def put(self, message: Send | Unmade) -> None:
-        """Hand a message over that has its room; if this raises, the message has left its room."""
+        """Hand a message over that has its room; if this raises, the message has left its room.
+
+        Nothing that the caller hands to the loop after this comes before the message.
+        """
         # hot: 0.15 us.
         self._messages.append(message)
-        if self._posted:
-            return
-        try:
-            self._posted = True
-            self._portal.put(self)
-        except BaseException:
-            self._posted = False  # Ctrl-C, or the portal has ended
-            with contextlib.suppress(ValueError):  # the loop has it: it keeps its room
-                self._messages.remove(message)
-                self._room.leave(1, message.size)
-            raise
+        if not self._posted:
+            self._post(message)
+
+    def _post(self, message: Send | Unmade) -> None:
+        with self._lock:
+            if self._posted:  # by another thread, meanwhile
+                return
+            try:
+                self._portal.put(self)
+                self._posted = True
+            except BaseException:  # Ctrl-C, or the portal has ended
+                with contextlib.suppress(ValueError):  # the loop has it: it keeps its room
+                    self._messages.remove(message)
+                    self._room.leave(1, message.size)
+                raise
 
     def begin(self, _: asyncio.AbstractEventLoop) -> bool:
         """Take what has piled up, a part at a time; return whether there is more."""
-        self._posted = False
         messages = self._messages
-        taken = [messages.popleft() for _ in range(min(len(messages), TAKEN_MAX))]
+        with self._lock:
+            self._posted = False
+            taken = [messages.popleft() for _ in range(min(len(messages), TAKEN_MAX))]
         if self._producer._hooked:
             for message in taken:
                 assert isinstance(message, Unmade), "hooks run on the loop"
@@ -312,10 +343,13 @@ class Outbox:
 
     def fail(self, error: Exception) -> None:
         """Tell callers that the loop has ended."""
-        for message in (*self._messages, *self._producer._pending()):
+        with self._lock:
+            self._posted = False  # the next call asks the portal, which refuses it
+            left = list(self._messages)
+            self._messages.clear()
+        for message in (*left, *self._producer._pending()):
             if not message.waiter.done():
                 message.waiter.set_exception(error)
-        self._messages.clear()
 
     def __len__(self) -> int:
         """Return how many messages have no outcome."""

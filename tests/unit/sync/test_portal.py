@@ -12,9 +12,11 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 
+from inorder.client.send.rules import TIMES_AGAIN
+from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, RequestTimeout, UsageError
 from inorder.sync import portal as module
-from inorder.sync.portal import Portal, lease
+from inorder.sync.portal import Call, Portal, lease
 from tests.descriptors import descriptors
 
 
@@ -360,3 +362,43 @@ def test_a_busy_caller_leaves_the_loop_its_timers_and_sockets():
     finally:
         more = False
         portal.stop()
+
+
+def test_the_end_of_a_program_waits_longer_than_any_send_of_a_default_client():
+    """A message of `send_nowait` whose broker is away, and whose last try is not answered."""
+    config = ClientConfig()
+    longest_ms = (1 + TIMES_AGAIN) * config.send_timeout_ms + config.request_timeout_ms
+    assert longest_ms < module._OUTCOME_SECONDS * 1000
+
+
+def test_the_end_of_a_program_names_the_messages_that_it_gives_up(monkeypatch, caplog):
+    """Also if giving the close up ends them."""
+
+    class Box(set[int]):
+        __hash__ = object.__hash__
+
+        def fail(self, error: Exception) -> None:
+            self.clear()
+
+        def begin(self, loop: asyncio.AbstractEventLoop) -> None: ...
+
+    class Opened:
+        async def close(self) -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                box.clear()
+
+    monkeypatch.setattr(module, "_OUTCOME_SECONDS", 0.1)
+    portal, box, opened = Portal(), Box({1, 2, 3}), Opened()
+    portal.outboxes.add(box)
+    portal.close_at_exit(opened)
+    cancel = portal._cancel
+
+    def cancel_and_wait(call: Call) -> None:
+        cancel(call)
+        portal.call(asyncio.sleep, 0)
+
+    monkeypatch.setattr(portal, "_cancel", cancel_and_wait)
+    portal.end_with_program()
+    assert "before 3 messages had an outcome" in caplog.text

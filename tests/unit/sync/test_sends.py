@@ -1,4 +1,4 @@
-"""The future of a blocking `send_nowait`."""
+"""The future of a blocking `send_nowait`, and the way of its message to the loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from inorder.client.send.failures import UnseenFailures
 from inorder.errors import OutcomeUnknown
 from inorder.model import SendReceipt, SendStatus, TopicQueue
-from inorder.sync.producer import SendFuture
+from inorder.sync.producer import Outbox, SendFuture, Unmade
 
 
 def test_ctrl_c_while_a_future_is_made_leaves_nothing_to_say(monkeypatch):
@@ -110,3 +110,119 @@ def test_outcomes_and_callers_may_meet_at_any_moment():
     bringing.start()
     assert all(one.result(30) == RECEIPT for one in many)
     bringing.join(30)
+
+
+def test_a_cancelled_future_wakes_those_who_wait():
+    """`wait` and `as_completed` wait for futures that are done, and nobody else tells them."""
+    one, early = future(), future()
+    waiting = threading.Thread(target=lambda: wait([one], 30))
+    waiting.start()
+    assert early.cancel()
+    assert early.cancel()
+    assert wait([early], 0).done == {early}
+    assert list(as_completed([early], 0)) == [early]
+    one.cancel()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    for late in (one, early):
+        late.set_result(PLACE)
+        late.set_exception(OutcomeUnknown("who knows"))
+        assert late.cancelled()
+
+
+def test_newer_pythons_read_the_outcome_in_one_step():
+    """asyncio copies it so: the receipt, not what it is made of; an error counts as read."""
+    unheard = UnseenFailures()
+    stored, failed, gone, pending = (future(unheard) for _ in range(4))
+    stored.set_result(PLACE)
+    error = OutcomeUnknown("who knows")
+    failed.set_exception(error)
+    gone.cancel()
+    assert stored._get_snapshot() == (True, False, RECEIPT, None)
+    assert failed._get_snapshot() == (True, False, None, error)
+    assert gone._get_snapshot() == (True, True, None, None)
+    assert pending._get_snapshot() == (False, False, None, None)
+    assert unheard.count == 0
+
+
+class Handed:
+    """A portal: `put` says that the loop has something to begin, and may stop or fail first."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.entered = threading.Event()
+        self.may_go = threading.Event()
+        self.error: BaseException | None = None
+
+    def put(self, work: Outbox) -> None:
+        self.entered.set()
+        assert self.may_go.wait(30)
+        if self.error is not None:
+            raise self.error
+        self.log.append("the loop has it")
+
+
+class Room:
+    left = 0
+
+    def leave(self, messages: int, _: int) -> None:
+        self.left += messages
+
+
+def outbox(portal: Handed, room: Room | None = None) -> Outbox:
+    return Outbox(portal, None, room or Room())  # type: ignore[arg-type]
+
+
+def message() -> Unmade:
+    return Unmade(future(), 1, ())
+
+
+def test_a_message_is_on_its_way_to_the_loop_when_its_call_returns():
+    """Another thread has begun to wake the loop and not finished: what the caller does next must
+    not come before its message, neither another message of the key nor `flush`.
+    """
+    portal = Handed()
+    box = outbox(portal)
+    first = threading.Thread(target=box.put, args=(message(),))
+    first.start()
+    assert portal.entered.wait(30)
+
+    def call() -> None:
+        box.put(message())
+        portal.log.append("the call returns")
+
+    second = threading.Thread(target=call)
+    second.start()
+    second.join(0.2)
+    portal.may_go.set()
+    first.join(30)
+    second.join(30)
+    assert portal.log == ["the loop has it", "the call returns"]
+
+
+def test_a_call_that_fails_strands_no_message_of_another_thread():
+    """Ctrl-C ends one call while it wakes the loop; the other one wakes it itself."""
+    portal, room = Handed(), Room()
+    box = outbox(portal, room)
+    portal.error = KeyboardInterrupt()
+    ended: list[BaseException] = []
+
+    def interrupted() -> None:
+        try:
+            box.put(message())
+        except KeyboardInterrupt as error:
+            portal.error = None
+            ended.append(error)
+
+    first = threading.Thread(target=interrupted)
+    first.start()
+    assert portal.entered.wait(30)
+    second = threading.Thread(target=box.put, args=(message(),))
+    second.start()
+    second.join(0.2)
+    portal.may_go.set()
+    first.join(30)
+    second.join(30)
+    assert ended
+    assert room.left == 1
+    assert portal.log == ["the loop has it"]

@@ -145,6 +145,8 @@ def compose(  # noqa: PLR0917 - by place, for it is called for every message
     if type(topic) is not str:
         check_topic_type(topic, body)
     check_topic(topic)
+    if flag:
+        _check_flag(flag)
     text = _properties(body, key, tag, keys, properties, message_id, config)
     if later:
         text += later
@@ -198,6 +200,8 @@ def compose_items(
     """
     items = []
     for message, id_ in zip(messages, message_ids, strict=True):
+        if message.flag:
+            _check_flag(message.flag)
         text = _properties(
             message.body, message.key, message.tag, message.keys, message.properties, id_, config
         )
@@ -338,6 +342,12 @@ def check_topic(topic: str) -> None:
         raise UsageError(
             f"{topic!r} is no topic; a name has 1 to 127 letters, digits, '_', '-', '%' or '|'"
         )
+
+
+def _check_flag(flag: object) -> None:
+    """Refuse a flag that does not fit its 32 bits: packed later, it would fail other messages."""
+    if not isinstance(flag, int) or not -(1 << 31) <= flag < 1 << 31:
+        raise UsageError(f"the flag of the message is {flag!r:.64}; give a whole number of 32 bits")
 
 
 def _check_body(body: object, limit: int) -> None:

@@ -313,18 +313,27 @@ class Producer:
         if key is not None:
             key = key_text(key)
         self._submitted += 1
-        if self._submitting or self._room.crowded or self._is_crowded_at(topic, key):
-            await self._wait_for_room(topic, key, timeout)
-        elif not self._submitted % SUBMITS_A_TURN:
-            await asyncio.sleep(0)  # a loop that submits leaves the sockets their turn
         try:
+            if self._submitting or self._room.crowded or self._is_crowded_at(topic, key):
+                await self._wait_for_room(topic, key, timeout)
+            elif not self._submitted % SUBMITS_A_TURN:
+                await self._leave_a_turn(topic, key)
             return self.send_nowait(
                 topic, body, key=key, tag=tag, keys=keys, properties=properties, queue=queue,
                 selector=selector, arg=arg, sequence=sequence, delay=delay,
                 delay_level=delay_level, deliver_at=deliver_at, timeout=timeout,
             )  # fmt: skip
         finally:
-            self._let_in()
+            self._let_in()  # also if this one failed: it may have been let in
+
+    async def _leave_a_turn(self, topic: str, key: str | None) -> None:
+        """Let the loop read its sockets while one task submits; later callers stay behind it."""
+        one = Submitting(topic, key, asyncio.get_running_loop().create_future())
+        self._submitting.append(one)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._submitting.remove(one)
 
     async def _wait_for_room(self, topic: str, key: str | None, timeout: Duration | None) -> None:
         limit_ms = (1 + TIMES_AGAIN) * self._config.send_timeout_ms
@@ -606,6 +615,8 @@ class Producer:
             await self._settle()
         finally:
             await self._tasks.stop()
+            while self._early:
+                self._outcome(self._early.popleft()[0], None, _closed())
             if self._checks is not None:
                 await self._checks.leave(self._listener)
             if self._tracer is not None:
@@ -674,9 +685,9 @@ class Producer:
         """Give places to messages that have their room, in order."""
         now_ms = self._clock.monotonic_ms()
         wanted = [send for send in sends if not send.waiter.done()]
-        if len(wanted) < len(sends):  # their callers cancelled them
-            gone = [send for send in sends if send.waiter.done()]
-            self._room.leave(len(gone), sum(send.size for send in gone))
+        if len(wanted) < len(sends):  # their callers cancelled them; others may do so meanwhile
+            size = sum([send.size for send in sends]) - sum([send.size for send in wanted])
+            self._room.leave(len(sends) - len(wanted), size)
         self._waiting += len(wanted)
         if self._closed:
             for send in wanted:

@@ -532,6 +532,13 @@ class SendQueue:
         self.held = True
         self._trim()
 
+    def give_away(self, send: Send) -> None:
+        """Note that a send is not stored and goes to another queue, with its state there."""
+        self.sent.remove(send)
+        self._answered(send, DONE)
+        self.held = True
+        self._trim()
+
     def gap(self, send: Send, last: int) -> None:
         """Note a refusal because the broker has stored up to `last` only."""
         if last < self.confirmed:

@@ -35,9 +35,11 @@ from inorder.client.send.rules import FailedBrokers, RoundRobin
 from inorder.client.send.sender import BrokerSender
 from inorder.client.session import Session
 from inorder.errors import (
+    AlreadyClosed,
     InorderError,
     KeyMapConflict,
     NoWritableQueue,
+    OutcomeUnknown,
     ProducerStale,
     RemoteProtocolError,
     RequestTimeout,
@@ -182,6 +184,27 @@ class SendRouter:
         for sender in self.senders.values():
             if sender.connection is not None:
                 sender.connection.unwatch(sender)
+        self._end_pending()
+
+    def _end_pending(self) -> None:
+        """Tell callers that no outcome comes any more: the end did not wait for theirs."""
+        closed = AlreadyClosed("this producer was closed before the message was sent")
+        for topic in self.topics.values():
+            while topic.unrouted:
+                self._fail_unrouted(topic.unrouted.popleft(), closed)
+        for send in reversed(self.pending()):  # back to front: see BrokerSender._fail_pending
+            if send.stored and send.queue is not None:  # only the receipt is missing
+                self.stored(send, send.queue.topic_queue, SendFields())
+            elif send.surely_not_stored:
+                self.failed(send, closed)
+            else:
+                self.failed(
+                    send,
+                    OutcomeUnknown(
+                        "this producer was closed before the broker answered; the message may or "
+                        "may not be stored"
+                    ),
+                )
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run a task of this producer."""

@@ -92,8 +92,9 @@ class FailedBrokers:
 class Pace:
     """How many messages may wait, so that the last of them has its outcome well within its time.
 
-    It begins small, grows by what is stored within a quarter of the time, and shrinks when messages
-    need more than half of it. What was accepted before it shrank does not shrink it again.
+    It begins small. While half of it is used, it grows by what is stored within a quarter of the
+    time. It shrinks when messages need more than half of the time. What was accepted before it
+    shrank does not shrink it again.
     """
 
     __slots__ = ("_changed_ms", "allowed", "budget_ms", "messages_max")
@@ -108,7 +109,8 @@ class Pace:
         """Take the time that messages needed, while `waiting` messages were without an outcome."""
         waited_ms = now_ms - accepted_ms
         if waited_ms * 4 <= self.budget_ms:
-            self.allowed = min(self.allowed + messages, self.messages_max)
+            if waiting * 2 >= self.allowed:  # few messages tell nothing about many
+                self.allowed = min(self.allowed + messages, self.messages_max)
         elif waited_ms * 2 > self.budget_ms and accepted_ms >= self._changed_ms:
             fitting = min(waiting, self.allowed) * self.budget_ms // (4 * waited_ms)
             self.allowed = max(min(self.allowed, fitting), min(PACE_LEAST, self.messages_max))

@@ -96,14 +96,17 @@ def extended_ms(send: Send, heard_ms: int, limit_ms: int, away_ms: int = 0) -> i
     """Return until when a send may get its outcome, if its caller set no limit.
 
     On its way to a broker that goes on answering it gets the time of a request from its writing on.
-    While its broker is away it gets `away_ms` more, if no caller waits at the call.
+    If no caller waits at the call, it gets that on its way to any broker: one that does not answer
+    is given up then. And it gets `away_ms` more while its broker is away.
     """
     due_ms = send.deadline_ms
     if send.firm:
         return due_ms
-    if send.state == IN_FLIGHT and heard_ms > send.written_ms:
+    if send.patient:
+        due_ms += away_ms
+    if send.state == IN_FLIGHT and (send.patient or heard_ms > send.written_ms):
         due_ms = max(due_ms, send.written_ms + limit_ms)
-    return due_ms + away_ms if send.patient else due_ms
+    return due_ms
 
 
 class BrokerSender:
@@ -276,7 +279,7 @@ class BrokerSender:
         elif queue.draining:
             self.router.queue_drained(queue)
             self.pump(queue)
-        elif queue.waiting:
+        elif queue.waiting or queue.unknown:
             self.pump(queue)
 
     def _refused(self, queue: SendQueue, send: Send, answer: SendAnswer) -> None:
@@ -307,6 +310,8 @@ class BrokerSender:
             self._refused_for_one(queue, sends, fields.index, error)
             return
         for send in sends:
+            if send.state != IN_FLIGHT:
+                return  # the first refusal gave the connection up; a new hello tells what is stored
             (act or BrokerSender._refused_as_usual)(self, Refusal(queue, send, fields, error))
 
     def _refused_for_one(
@@ -357,8 +362,10 @@ class BrokerSender:
         if not send.maybe_stored:
             send.failure = error
         other = self.router.elsewhere(send, self.broker) if send.may_move else None
-        queue.refuse(send, final=other is not None)
-        if other is not None:
+        if other is None:
+            queue.refuse(send, final=False)
+        else:
+            queue.give_away(send)
             self.router.move(send, other)
         self.pause(queue)
 
@@ -454,8 +461,7 @@ class BrokerSender:
 
         Returns the time of the next check, None if no send is pending.
         """
-        dues: list[int] = []
-        stuck = False
+        dues = self._answers_due(now_ms, limit_ms)
         away = self.connection is None or now_ms < self._back_ms + limit_ms
         away_ms = TIMES_AGAIN * self.router.session.config.send_timeout_ms if away else 0
         for queue in list(self.queues.values()):
@@ -469,14 +475,20 @@ class BrokerSender:
                     self._expire(queue, send)
                 else:
                     dues.append(due_ms)
-            oldest = next((one for one in queue.sent if one.state == IN_FLIGHT), None)
-            if oldest is not None:
-                due_ms = oldest.written_ms + limit_ms
-                stuck = stuck or due_ms <= now_ms
-                dues.append(max(due_ms, now_ms + 1))
-        if stuck:
-            self.drop(f"a send was not answered in {limit_ms} ms")
         return min(dues, default=None)
+
+    def _answers_due(self, now_ms: int, limit_ms: int) -> list[int]:
+        """Return when answers are due; if one is overdue, drop the connection first.
+
+        Its sends then count as those of a broker that is away.
+        """
+        queues = self.queues.values()
+        oldest = [next((one for one in q.sent if one.state == IN_FLIGHT), None) for q in queues]
+        dues = [one.written_ms + limit_ms for one in oldest if one is not None]
+        if min(dues, default=now_ms + 1) > now_ms:
+            return dues
+        self.drop(f"a send was not answered in {limit_ms} ms")
+        return [now_ms + 1]
 
     @property
     def bytes_heard(self) -> int:
@@ -749,7 +761,7 @@ class BrokerSender:
         ):
             queue.ready = True
             self.pump(queue)
-        elif not queue.syncing and not queue.in_flight:
+        elif not (queue.syncing or queue.in_flight or queue.paused):
             queue.syncing = True
             self.router.start(self._sync(queue), f"numbers of {queue.topic_queue}")
 
@@ -764,8 +776,10 @@ class BrokerSender:
         finally:
             queue.syncing = False
         if failure is not None and connection is self.connection and connection is not None:
-            if isinstance(failure, TransportError | FlushTimeout) or failure.retriable:
+            if isinstance(failure, TransportError):
                 self.drop(f"it did not tell how far it is: {failure}")
+            elif isinstance(failure, FlushTimeout) or failure.retriable:
+                self.pause(queue)  # then it is asked again; a new connection would learn no more
             else:
                 self._fail_pending(queue, failure)
         if queue.waited_for_by is not None and queue.empty:

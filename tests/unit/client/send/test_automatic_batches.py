@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,19 +16,23 @@ from inorder.client.send.sender import extended_ms
 from inorder.client.session import Session
 from inorder.config import ClientConfig
 from inorder.errors import (
+    AlreadyClosed,
     MessageIllegal,
     NoPermission,
     OutcomeUnknown,
     RequestTimeout,
     SendTimedOut,
+    UsageError,
 )
-from inorder.model import SendReceipt, TopicQueue
+from inorder.model import Message, SendReceipt, TopicQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
+from inorder.wire.header import Command
 from inorder.wire.properties import parse
 from inorder.wire.requests.sends import SendMessage
-from tests.unit.client.scripted import refuse, silence
+from tests.kit.simloop import SimLoop, run
+from tests.unit.client.scripted import refuse, session, silence
 from tests.unit.client.send.numbering import Numbering, numbered, until
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -241,6 +247,49 @@ def test_a_busy_broker_gets_the_request_again_and_nothing_overtakes():
     numbered(scenario, batches=True)
 
 
+def test_what_a_busy_broker_gives_to_another_one_is_stored_there_alone():
+    """Messages without a key leave a refused request, those with a key before them stay."""
+
+    async def main(loop: SimLoop) -> None:
+        busy, other = Numbering(loop), Numbering(loop, "10.0.0.2", "broker-b")
+        busy.batches = other.batches = 1
+        busy.others.append(other)
+        await busy.start()
+        await other.start()
+        async with session(loop) as client:
+            producer = Producer(client)
+            places = {k: (await producer.send("t", b"first", key=k)).queue for k in "abcdefgh"}
+            await asyncio.gather(*(producer.send("t", b"first") for _ in range(4)))
+            key = next(k for k in places if places[k].broker == "broker-a")
+            busy.hold = other.hold = True
+            futures = [producer.send_nowait("t", b"ahead") for _ in range(4)]
+            futures.append(producer.send_nowait("t", b"ahead", key=key))
+            await until(lambda: len(busy.held) > 1 and len(other.held) > 1)
+            numbers = range(40)
+            futures += [
+                producer.send_nowait("t", b"%d" % n, key=None if n % 3 else key) for n in numbers
+            ]
+            busy.answers[BATCH] = [refuse(ResponseCode.SYSTEM_BUSY)] * 4
+            busy.hold = False
+            busy.let_go()
+            await asyncio.sleep(0.05)
+            other.hold = False
+            other.let_go()
+            receipts = await asyncio.gather(*futures)
+        stored = [
+            one.body for server in (busy, other) for queue in server.queues.values()
+            for one in queue if one.body.isdigit()
+        ]  # fmt: skip
+        assert sorted(stored, key=int) == bodies(*numbers)
+        assert len({(one.queue, one.offset) for one in receipts}) == len(receipts)
+        at_home = [one.body for one in busy.queues[places[key].index] if one.body in keyed]
+        assert at_home == keyed
+
+    keyed = bodies(*range(0, 40, 3))
+    for seed in range(5):
+        run(main, seed)
+
+
 def test_what_is_stored_is_not_sent_again_after_a_lost_answer():
     """PRODUCER_STATE tells where it lies, and that is its receipt."""
 
@@ -256,6 +305,26 @@ def test_what_is_stored_is_not_sent_again_after_a_lost_answer():
     numbered(scenario, batches=True)
 
 
+@pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SYSTEM_BUSY])
+def test_a_broker_that_cannot_tell_yet_is_asked_again_after_pauses(code: int):
+    """Its disk is slow, for instance: the connection is kept, and no storm of requests follows."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        server.answers[BATCH] = [server.lose_answer]
+        server.answers[ExtensionCode.PRODUCER_STATE] = [refuse(code)] * 1000
+        futures = await burst(producer, server, 0, 10)
+        await asyncio.sleep(2)
+        assert server.count(ExtensionCode.PRODUCER_HELLO) == 2
+        assert 2 < server.count(ExtensionCode.PRODUCER_STATE) < 15
+        server.answers[ExtensionCode.PRODUCER_STATE] = []
+        receipts = await asyncio.wait_for(asyncio.gather(*futures), 2)
+        assert [one.offset for one in receipts] == list(range(10))
+        assert server.sent() == [bodies(0), bodies(*range(1, 10))]
+
+    numbered(scenario, batches=True)
+
+
 def test_what_was_lost_is_sent_again_in_its_place():
     """The connection broke before the broker read the request."""
 
@@ -264,6 +333,69 @@ def test_what_was_lost_is_sent_again_in_its_place():
         server.answers[BATCH] = [server.lose_request]
         await asyncio.gather(*await burst(producer, server, 0, 10))
         assert server.stored() == bodies(*range(10))
+
+    numbered(scenario, batches=True)
+
+
+def test_a_request_that_asks_for_a_new_hello_is_sent_again_as_a_whole():
+    """The connection is given up in the middle of the refusal; the loop hears of no exception."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        wrong: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: wrong.append(told))
+        producer = Producer(client)
+        server.answers[BATCH] = [refuse(ExtensionAnswer.PRODUCER_STALE)]
+        await asyncio.gather(*await burst(producer, server, 0, 10))
+        assert server.stored() == bodies(*range(10))
+        assert wrong == []
+
+    numbered(scenario, batches=True)
+
+
+def test_an_unknown_outcome_is_asked_for_when_the_last_request_is_answered():
+    """Also if that takes longer than the pause, and no other message waits."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+
+        def store_and_not_know(command: Command) -> Command:
+            server.answer(command)
+            return command.reply(ResponseCode.SYSTEM_ERROR, "who knows")
+
+        server.answers[BATCH] = [store_and_not_know]
+        server.hold = True
+        futures = [producer.send_nowait("t", b"0", key="k")]
+        await until(lambda: server.held)
+        futures += [producer.send_nowait("t", b"%d" % n, key="k") for n in range(1, 513)]
+        await until(lambda: len(server.held) == 3)
+        server.let_go(2)
+        await asyncio.sleep(0.2)
+        server.hold = False
+        server.let_go()
+        receipts = await asyncio.wait_for(asyncio.gather(*futures), 1)
+        assert [one.offset for one in receipts] == list(range(513))
+
+    numbered(scenario, batches=True)
+
+
+def test_a_flag_that_no_request_can_carry_fails_no_neighbour():
+    """A hook has put it into one message, which is refused at the call."""
+
+    def hook(message: Message) -> Message:
+        return replace(message, flag=2**31) if message.body == b"3" else message
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client, before_send=hook)
+        server.hold = True
+        futures = [producer.send_nowait("t", b"0", key="k")]
+        await until(lambda: server.held)
+        for n in range(1, 6):
+            with pytest.raises(UsageError) if n == 3 else contextlib.nullcontext():
+                futures.append(producer.send_nowait("t", b"%d" % n, key="k"))
+        server.hold = False
+        server.let_go()
+        await asyncio.gather(*futures)
+        assert server.stored() == bodies(0, 1, 2, 4, 5)
 
     numbered(scenario, batches=True)
 
@@ -445,11 +577,161 @@ def test_submit_gives_up_when_there_is_no_room_in_time():
     numbered(scenario, batches=True, config=ClientConfig(sends_waiting_max=3))
 
 
+def test_quiet_times_do_not_tell_how_much_a_broker_stores():
+    """A few messages at a time are stored at once. Then a thousand wait for a slow broker, and
+    no more: the last of them would be too late.
+    """
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        for _ in range(10):
+            await asyncio.gather(*(producer.send_nowait("t", b"few", key="k") for _ in range(200)))
+        server.hold = True
+
+        async def many() -> list[asyncio.Future[SendReceipt]]:
+            return [await producer.submit("t", b"%d" % n, key="k") for n in range(2900)]
+
+        submitting = asyncio.ensure_future(many())
+        while not submitting.done() or producer.statistics().waiting:
+            await asyncio.sleep(0.2)
+            server.let_go(1)
+        await asyncio.gather(*await submitting)
+        assert server.stored()[2000:] == bodies(*range(2900))
+
+    config = ClientConfig(send_timeout_ms=2000, request_timeout_ms=1500)
+    numbered(scenario, batches=True, config=config)
+
+
+def test_submits_of_many_tasks_keep_the_order_of_the_calls():
+    """Also where one of them lets the loop read its sockets: the others stay behind it."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        submits = [producer.submit("t", b"%d" % n, key="k") for n in range(300)]
+        await asyncio.gather(*await asyncio.gather(*submits))
+        assert server.stored() == [b"first", *bodies(*range(300))]
+
+    numbered(scenario, batches=True)
+
+
+def test_a_message_cancelled_while_the_loop_takes_it_leaves_its_room_once():
+    """Another thread cancels it between two looks at it."""
+
+    class Waiter(asyncio.Future[SendReceipt]):
+        looks = 0
+
+        def done(self) -> bool:
+            self.looks += 1
+            return self.looks > 1
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        waiters = [Waiter() for _ in range(3)]
+        waiters[0].looks = 1
+        made = (None, None, (), None, None, None, None, None, None)
+        sends = [producer._make(one, "ID", 0, "t", b"x", *made) for one in waiters]
+        producer._room.add(3, 3)
+        producer._take_many(sends)
+        await producer.flush()
+        assert (producer._room.messages, producer._room.bytes) == (0, 0)
+
+    numbered(scenario, batches=True)
+
+
+def test_a_cancelled_submit_leaves_its_room_to_the_next():
+    """It is cancelled in the moment in which it is let in."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        first = await producer.submit("t", b"0", key="k")
+        gone, other = (
+            asyncio.ensure_future(producer.submit("t", b"%d" % n, key="k")) for n in (1, 2)
+        )
+        await until(lambda: len(producer._submitting) == 2)
+        first.add_done_callback(lambda _: gone.cancel())
+        server.hold = False
+        server.let_go()
+        await asyncio.wait_for(await asyncio.wait_for(other, 1), 1)
+        assert gone.cancelled()
+        assert server.stored() == [b"first", *bodies(0, 2)]
+
+    numbered(scenario, batches=True, config=ClientConfig(sends_waiting_max=1))
+
+
+def test_close_tells_all_that_wait_for_room():
+    """They do not wait until their time is over."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        await producer.submit("t", b"0", key="k")
+        waiting = [
+            asyncio.ensure_future(producer.submit("t", b"%d" % n, key="k")) for n in range(1, 4)
+        ]
+        await until(lambda: len(producer._submitting) == 3)
+        closing = asyncio.ensure_future(producer.close())
+        server.hold = False
+        server.let_go()
+        await closing
+        found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 1)
+        assert [type(one) for one in found] == [AlreadyClosed] * 3
+
+    numbered(scenario, batches=True, config=ClientConfig(sends_waiting_max=1))
+
+
+def test_a_close_that_is_given_up_leaves_no_future_without_an_outcome():
+    """By Ctrl-C or a time limit: what is on its way is unknown, the rest is not sent."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        futures = [producer.send_nowait("t", b"0", key="k")]
+        await until(lambda: server.held)
+        futures += [producer.send_nowait("t", b"%d" % n, key="k") for n in (1, 2)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.close(), 0.1)
+        outcomes = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 0.1)
+        assert [type(one) for one in outcomes] == [OutcomeUnknown, AlreadyClosed, AlreadyClosed]
+        assert producer.statistics().waiting == 0
+
+    numbered(scenario, batches=True)
+
+
+def test_a_close_that_is_given_up_ends_what_has_no_route():
+    """Neither the name server nor a broker answers yet."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [silence] * 100
+        producer = Producer(client)
+        await producer.start()
+        future = producer.send_nowait("other", b"0", key="k")
+        batch = asyncio.ensure_future(producer.send_batch([Message("other", b"1", "k")]))
+        await asyncio.sleep(0.01)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.close(), 0.1)
+        outcomes = await asyncio.wait_for(
+            asyncio.gather(future, batch, return_exceptions=True), 0.1
+        )
+        assert [type(one) for one in outcomes] == [AlreadyClosed, AlreadyClosed]
+
+    numbered(scenario, batches=True)
+
+
 @pytest.mark.parametrize(
     ("state", "written_ms", "heard_ms", "how", "away_ms", "until_ms"),
     [
         (IN_FLIGHT, 900, 950, "", 0, 3900),  # it goes on answering: the time of a request
         (IN_FLIGHT, 900, 900, "", 0, 1000),  # nothing came since
+        (IN_FLIGHT, 900, 900, "patient", 0, 3900),  # nobody waits
+        (IN_FLIGHT, 900, 900, "patient", 2000, 3900),
+        (IN_FLIGHT, 900, 900, "patient", 4000, 5000),  # and its broker is away
+        (IN_FLIGHT, 900, 900, "patient firm", 4000, 1000),
         (IN_FLIGHT, 900, 950, "firm", 0, 1000),  # the caller set the limit
         (UNSENT, 0, 950, "", 0, 1000),  # it is not on its way
         (UNSENT, 0, 950, "patient", 2000, 3000),  # its broker is away, and nobody waits
@@ -465,6 +747,65 @@ def test_when_a_send_gets_more_time(  # noqa: PLR0917 - a table
     send.state, send.written_ms, send.deadline_ms = state, written_ms, 1000
     send.firm, send.patient = "firm" in how, "patient" in how
     assert extended_ms(send, heard_ms, 3000, away_ms) == until_ms
+
+
+def test_the_latest_request_to_a_slow_broker_has_its_time_like_those_before_it():
+    """All are answered within a request's time; the last one is written just before its time is
+    up, and nothing came since. Its messages do not fail while older requests are waited for.
+    """
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        futures = [producer.send_nowait("t", b"%d" % n, key="k") for n in range(1 + 19 * 256)]
+        while not all(one.done() for one in futures):
+            await asyncio.sleep(0.5)
+            server.let_go(1)
+            await asyncio.sleep(0.01)
+        receipts = await asyncio.gather(*futures)
+        assert [one.offset for one in receipts] == list(range(1, 2 + 19 * 256))
+
+    numbered(scenario, batches=True, config=ClientConfig())
+
+
+def test_messages_outlast_a_broker_that_stops_answering_when_their_time_is_nearly_up():
+    """As they outlast one whose connection is lost: it is given up first."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        futures = [producer.send_nowait("t", b"0", key="k")]
+        await until(lambda: server.held)
+        futures += [producer.send_nowait("t", b"%d" % n, key="k") for n in range(1, 10)]
+        await asyncio.sleep(0.8)
+        server.let_go()
+        await until(lambda: server.held)  # those behind it are written now
+        await asyncio.sleep(1.5)
+        server.hold = False
+        await asyncio.gather(*futures)
+        assert server.stored() == [b"first", *bodies(*range(10))]
+
+    config = ClientConfig(send_timeout_ms=1000, request_timeout_ms=900)
+    numbered(scenario, batches=True, config=config)
+
+
+def test_a_broker_that_never_answers_does_not_keep_messages_for_ever():
+    """It takes connections and requests; each try has its time, all together have a bound."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        producer = Producer(client)
+        await producer.send("t", b"first", key="k")
+        server.hold = True
+        began = client.clock.monotonic_ms()
+        futures = [producer.send_nowait("t", b"%d" % n, key="k") for n in range(600)]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert {type(one) for one in outcomes} <= {SendTimedOut, RequestTimeout}
+        assert 2900 <= client.clock.monotonic_ms() - began < 3700
+
+    config = ClientConfig(send_timeout_ms=1000, request_timeout_ms=500)
+    numbered(scenario, batches=True, config=config)
 
 
 def test_messages_outlast_an_outage_about_as_long_as_their_time():

@@ -83,6 +83,18 @@ def test_what_cannot_be_sent_is_refused(message: Message, error: type[Exception]
         compose(message, "ID", CONFIG)
 
 
+@pytest.mark.parametrize("flag", [2**31, -(2**31) - 1, "1", 1.5])
+def test_a_flag_that_no_request_can_carry_is_refused_at_the_call(flag: object):
+    """Later it would end the request that the message shares with others."""
+    message = Message("t", b"x", flag=flag)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="flag"):
+        compose_items([message], ["ID"], CONFIG)
+    with pytest.raises(UsageError, match="flag"):
+        outgoing.compose("t", b"x", None, None, (), None, "ID", 0, CONFIG, flag=flag)  # type: ignore[arg-type]
+    for fitting in (2**31 - 1, -(2**31), 0):
+        assert compose_items([replace(message, flag=fitting)], ["ID"], CONFIG)[0].flag == fitting
+
+
 def test_batches_are_cut_by_size_and_keep_their_order():
     """No part is above the limit, unless one message alone is; nor has it too many messages."""
     messages = [Message("t", b"%03d" % n * (500 if n == 4 else 10)) for n in range(9)]

@@ -54,10 +54,18 @@ def test_the_pace_grows_with_what_is_stored_in_time():
     pace = Pace(10_000, 8000)
     assert pace.allowed == 1024
     for now_ms in range(1, 40):
-        pace.stored(256, 1024, accepted_ms=now_ms - 1, now_ms=now_ms)
+        pace.stored(256, pace.allowed, accepted_ms=now_ms - 1, now_ms=now_ms)
     assert pace.allowed == 10_000
     pace.stored(256, 10_000, accepted_ms=0, now_ms=3000)
     assert pace.allowed == 10_000
+
+
+def test_the_pace_does_not_grow_while_few_messages_wait():
+    """That they are stored at once does not tell how many a broker stores in that time."""
+    pace = Pace(10_000, 8000)
+    for now_ms in range(1, 40):
+        pace.stored(256, 256, accepted_ms=now_ms - 1, now_ms=now_ms)
+    assert pace.allowed == 1024
 
 
 def test_the_pace_shrinks_once_when_messages_wait_too_long():
