@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from inorder.errors import StoreBusy
 from inorder.testing.clock import MovableClock
 from inorder.wire.header import Command
 from inorder.wire.ids import parse_message_id
@@ -228,6 +229,37 @@ def test_a_half_that_is_being_stored_is_not_asked_about_yet() -> None:
             await until(lambda: questions)
             assert (await end(rig, answer, COMMIT)).code == 0
             assert len(await stored(rig)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_half_that_cannot_be_put_back_does_not_hold_up_those_before_it() -> None:
+    """The round ends there; what it has put back counts, and the next round asks about the rest."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+        async with running(clock=clock) as rig:
+            questions = await heart_beat(rig)
+            for number in range(4):
+                await half(rig, b"%d" % number, f"U{number}")
+            packer, tried = rig.broker.sends.packer, []
+            put = packer.put_record
+
+            def busy_once(*args: Any) -> int:
+                tried.append(args)
+                if len(tried) == 2:
+                    raise StoreBusy("many bytes wait to be written")
+                return put(*args)
+
+            packer.put_record = busy_once  # type: ignore[method-assign]
+            ask_now(rig, clock)
+            await until(lambda: bool(questions))
+            assert [one.fields["msgId"] for one in questions] == ["U0"]
+            ask_now(rig, clock, seconds=30)
+            await until(lambda: len(questions) == 5)
+            asked = [one.fields["msgId"] for one in questions]
+            assert asked == ["U0", "U1", "U2", "U3", "U0"]
+            assert rig.broker.transaction_service.table.first_offset(9) == 5, "no copy is awaited"
 
     asyncio.run(scenario())
 

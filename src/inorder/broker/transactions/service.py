@@ -507,7 +507,8 @@ class TransactionService:
                 size += self._act(half, what, turn, now_ms)
             except (BrokerError, StoreError, OSError) as error:
                 log.error("a half has to wait offset=%d error=%s", half.offset, error)
-                self._round.clear()
+                self._round.clear()  # the next round begins anew
+                break
             if size > TURN_BYTES:
                 break
         broker.ticks.take(turn)
