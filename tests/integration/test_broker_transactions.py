@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from inorder.broker.transactions import storage
 from inorder.errors import StoreBusy
 from inorder.testing.clock import MovableClock
 from inorder.wire.header import Command
@@ -341,6 +342,39 @@ def test_a_restart_knows_what_is_pending_and_what_has_ended() -> None:
                 assert (await end(rig, second, COMMIT)).code == 0
                 assert [one.body for one in await stored(rig)] == [b"committed", b"asked"]
                 assert (await end(rig, second, ROLLBACK)).code == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_start_looks_for_ends_in_the_last_records_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocketMQ 4.9 leaves a record for each transaction, for days, and none says how it ended."""
+
+    async def scenario() -> None:
+        files, records = FakeFiles(), 6000
+        async with running(files) as rig:
+            answer = await half(rig)
+            broker = rig.broker
+            target = broker.sends.target(OP, 0)
+            for number in range(1, records):
+                body = b"%d," % number
+                broker.sends.packer.put_record(
+                    target,
+                    Record(OP, 0, 0, 0, body, b"TAGS\x01d\x02", store_host=broker.store_host),
+                )
+            assert (await end(rig, answer, ROLLBACK)).code == 0
+            assert broker.offsets.query("CID_RMQ_SYS_TRANS", OP, 0) == records
+        read, count = storage.read, 0
+
+        def counted(*args: Any) -> Record | None:
+            nonlocal count
+            count += 1
+            return read(*args)
+
+        monkeypatch.setattr(storage, "read", counted)
+        async with running(files) as rig:
+            again = await end(rig, answer, COMMIT)
+            assert "rolled back before" in (again.remark or "")
+            assert count < 1.1 * storage.REMEMBERED_AT_START
 
     asyncio.run(scenario())
 

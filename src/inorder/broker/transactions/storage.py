@@ -49,7 +49,7 @@ log = get_logger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 REMEMBERED_AT_START: Final = 4096
-"""How many ends a start reads, with their halves."""
+"""How many ends a start reads, with their halves, and in how many records it looks for them."""
 
 
 def recover(store: Store, offsets: OffsetTable, table: Transactions) -> list[Noted]:
@@ -111,7 +111,8 @@ def _remember_last(store: Store, halves: QueueIndex, table: Transactions) -> Non
         return
     found: list[tuple[int, End]] = []
     offset = queue.visible_offset
-    while len(found) < REMEMBERED_AT_START and offset > queue.min_offset:
+    first = max(queue.min_offset, offset - REMEMBERED_AT_START)  # RocketMQ's records say nothing
+    while len(found) < REMEMBERED_AT_START and offset > first:
         offset -= 1
         record = read(store, queue, offset)
         found += reversed([] if record is None else ends_in(record))
