@@ -305,6 +305,46 @@ def test_a_transaction_that_nobody_ends_is_given_up_and_can_be_resumed() -> None
     asyncio.run(scenario())
 
 
+def test_what_rocketmq_gave_up_is_resumed_once() -> None:
+    """Its copy names no first half; a request that comes again makes no second transaction."""
+
+    async def scenario() -> None:
+        files = FakeFiles()
+        async with running(files) as rig:
+            broker = rig.broker
+            broker.ensure_topic(GIVEN_UP, queues=1)
+            properties = marked(more="REAL_TOPIC\x01Orders\x02REAL_QID\x011\x02").encode()
+            position = broker.sends.packer.put_record(
+                broker.sends.target(GIVEN_UP, 0),
+                Record(
+                    GIVEN_UP, 0, 0, 0, b"paid", properties,
+                    born_at_ms=broker.clock.now_ms(), store_host=broker.store_host,
+                ),
+            )  # fmt: skip
+            assert (await rig.send(b"x", b="Other", e="0")).code == 0
+            fields = {"msgId": f"{broker.store_host.hex().upper()}{position:016X}"}
+            for _ in range(2):
+                assert (await rig.ask(323, fields)).code == 0
+            assert len(broker.transactions) == 1
+        async with running(files) as rig:
+            assert (await rig.ask(323, fields)).code == 0
+            (resumed,) = rig.broker.transactions
+            answer = await rig.ask(
+                37,
+                {
+                    "producerGroup": "shop", "commitOrRollback": COMMIT, "msgId": "U1",
+                    "tranStateTableOffset": str(resumed.offset),
+                    "commitLogOffset": str(resumed.position),
+                },
+            )  # fmt: skip
+            assert (answer.code, [one.body for one in await stored(rig)]) == (0, [b"paid"])
+        async with running(files) as rig:
+            again = await rig.ask(323, fields)
+            assert (again.code, "committed before" in (again.remark or "")) == (1, True)
+
+    asyncio.run(scenario())
+
+
 def test_an_unknown_outcome_gets_no_answer_and_changes_nothing() -> None:
     """As in RocketMQ: the next answer on the connection is that of the next request."""
 
