@@ -561,6 +561,39 @@ def test_a_delay_counts_from_the_commit_on() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("gone", "more"),
+    [("queue", ""), ("queue", "DELAY\x011\x02"), ("topic", "DELAY\x011\x02")],
+    ids=["queue", "queue, delayed", "topic, delayed"],
+)
+def test_a_late_commit_opens_no_queue_to_sends_that_was_removed(gone: str, more: str) -> None:
+    """A client with an old route is refused afterwards as it was before."""
+
+    async def scenario() -> None:
+        async with running(auto_create_topics=gone == "queue") as rig:
+            changed = {
+                "topic": "Orders", "defaultTopic": "TBW102", "readQueueNums": "4",
+                "writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0", "order": "false",
+            }  # fmt: skip
+            assert (await rig.ask(17, changed)).code == 0
+            born = str(rig.broker.clock.now_ms())
+            answer = await rig.send(b"late", e="3", i=marked(more=more), f="4", g=born)
+            assert answer.code == 0
+            if gone == "topic":
+                assert (await rig.ask(215, {"topic": "Orders"})).code == 0
+            else:
+                changed.update(readQueueNums="2", writeQueueNums="2")
+                assert (await rig.ask(17, changed)).code == 0
+            before = await rig.send(b"old route", e="3")
+            assert (await end(rig, answer, COMMIT)).code == 0
+            after = await rig.send(b"old route", e="3")
+            code = 17 if gone == "topic" else 29
+            assert (before.code, after.code) == (code, code)
+
+    asyncio.run(scenario())
+
+
 def test_limits_are_refused_with_their_names() -> None:
     """Too many pending ones, the switch of the settings, batches, and too long properties."""
 
