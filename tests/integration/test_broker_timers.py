@@ -374,6 +374,12 @@ def test_recalls_are_refused_as_rocketmq_does() -> None:
                     "timestamp invalid",
                 ),
                 (good.encode(), "Nowhere", 17, "not exist"),
+                (
+                    good._replace(message_id="U1\x02TIMER_OUT_MS\x015").encode(),
+                    "Orders",
+                    ILLEGAL,
+                    "names and values must not",
+                ),
             ]
             for handle, topic, code, text in cases:
                 answer = await recall(rig, handle, topic)
