@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from inorder.broker.sends.packing import Target
 from inorder.broker.timers.records import CHECKPOINT, UNIT
 from inorder.broker.timers.service import TURN_RECORDS
 from inorder.config import StoreConfig
 from inorder.disk import OsFiles
-from inorder.errors import StoreError
+from inorder.errors import StoreBusy, StoreError
 from inorder.testing.clock import FakeClock, MovableClock
 from inorder.wire import fastjson
 from inorder.wire.codes import RequestCode, ResponseCode
@@ -477,6 +478,34 @@ def test_a_full_disk_delays_and_loses_nothing() -> None:
             files.heal()
             await bodies(rig, 3)
             assert rig.broker.timer_table.total == 0
+
+    run(scenario)
+
+
+def test_a_timer_that_has_to_wait_for_the_store_is_counted_once() -> None:
+    """A busy store takes the first of three; a fourth is due later, and counts until then."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+        async with running(clock=clock) as rig:
+            for number, seconds in enumerate((60, 60, 60, 600)):
+                more = timer("TIMER_DELAY_SEC", seconds, f"U{number}")
+                assert (await rig.send(b"%d" % number, i=more)).code == 0
+            packer, tried = rig.broker.sends.packer, []
+            put = packer.put_record
+
+            def busy_once(target: Target, record: Record, tag_code: int | None = None) -> int:
+                tried.append(record)
+                if len(tried) == 2:
+                    raise StoreBusy("many bytes wait to be written")
+                return put(target, record, tag_code)
+
+            packer.put_record = busy_once  # type: ignore[method-assign]
+            move(rig, clock, 61_000)
+            await until(lambda: len(tried) == 2)
+            move(rig, clock, 1000)
+            assert await bodies(rig, 3) == [b"0", b"1", b"2"]
+            assert rig.broker.timer_table.total == 1
 
     run(scenario)
 

@@ -379,7 +379,7 @@ class Timers:
         # hot: 20 us a message
         now_ms = self._clock.now_ms()
         delivery = Delivery(self, self._store.log.end_position)
-        packer, room, held = self._broker.sends.packer, TURN_BYTES, False
+        packer, room, held, counted = self._broker.sends.packer, TURN_BYTES, False, 0
         try:
             for point, raw in zip(points, records, strict=True):
                 if room <= 0:
@@ -394,7 +394,9 @@ class Timers:
                     packer.put_record(target, record)
                     delivery.count += 1
                 delivery.points.append(point)
+                counted = len(delivery.topics)
         except (BrokerError, StoreError, OSError) as error:
+            del delivery.topics[counted:]
             log.error("timers have to wait error=%s", error)
             self._not_before_ms = now_ms + RETRY_MS
         finally:  # records in the log's buffer will be written, whatever stopped the rest
