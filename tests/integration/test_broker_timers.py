@@ -253,6 +253,55 @@ def test_what_waits_survives_a_restart_and_comes_once(stop: bool) -> None:
     run(scenario)
 
 
+def damage_of(how: str, files: FakeFiles) -> None:
+    """Damage entries 3 to 5 in the file of the queue of timers."""
+    path = Path("/data/consumequeue") / TIMER_TOPIC / "0" / f"{0:020d}"
+    data = bytearray(files.read(path))
+    for offset in range(3, 6):
+        at = 20 * offset
+        if how == "zeroed":
+            data[at : at + 20] = bytes(20)
+        elif how == "astray":
+            data[at + 6] ^= 0x04
+        else:
+            code = int.from_bytes(data[at + 12 : at + 20], "big") - 2 * 3_600_000
+            data[at + 12 : at + 20] = code.to_bytes(8, "big")
+    files.write(path, bytes(data), 0)
+
+
+@pytest.mark.parametrize("stop", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("how", ["zeroed", "astray", "an hour early"])
+def test_damaged_entries_of_the_queue_lose_no_timer_and_deliver_none_early(
+    how: str, stop: bool
+) -> None:
+    """The queue is compared with the log first; what an entry says of the time is not believed."""
+
+    async def scenario() -> None:
+        files, clock = FakeFiles(), MovableClock()
+        base = clock.now_ms() + 3 * 86_400_000 - 1000
+        async with running(files, clock=clock, stop=stop) as rig:
+            for number in range(9):
+                due = base - 86_400_000 * (number % 2)
+                await rig.send(b"%d" % number, i=timer("TIMER_DELIVER_MS", due, f"{number}"))
+            store = rig.broker.store
+            await until(lambda: store.queues.written_position == store.log.end_position)
+        await rig.broker.offload.drain()
+        files = files if stop else files.kill()
+        damage_of(how, files)
+        async with running(files, clock=clock) as rig:
+            queue = rig.broker.store.queue("Orders", 1)
+            for hours, wanted in ((47.5, 0), (0.5, 4), (23.5, 4), (0.5, 9)):
+                move(rig, clock, int(3_600_000 * hours))
+                async with asyncio.timeout(30):
+                    await until(lambda wanted=wanted: queue.visible_offset >= wanted)
+                await asyncio.sleep(0.3)
+                assert queue.visible_offset == wanted
+            found = await bodies(rig, 9)
+            assert sorted(found) == [b"%d" % number for number in range(9)]
+
+    run(scenario)
+
+
 def test_without_its_snapshot_everything_is_found_in_the_log() -> None:
     """A lost file costs a longer start and nothing else."""
 

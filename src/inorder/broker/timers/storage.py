@@ -209,6 +209,15 @@ def read_chunk(queue: QueueIndex, first: int, end: int) -> bytes:
     return data
 
 
+def first_wrong(data: bytes, start: int, end: int) -> int | None:
+    """Return the first offset whose entry is missing or empty; None: all lead somewhere."""
+    for offset, (position, size, _) in enumerate(ENTRY.iter_unpack(data), start):
+        if size <= 0 or position < 0:
+            return offset
+    last = start + len(data) // ENTRY_BYTES
+    return last if last < end else None
+
+
 def first_waiting(store: Store, table: TimerTable) -> int:
     """Return the offset of the first timer that waits; the end of the queue if none does."""
     queue, chunk = store.find_queue(TIMER_TOPIC, 0), table.first_chunk()
