@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -433,6 +434,37 @@ def test_a_commit_whose_record_is_lost_is_found_in_the_log() -> None:
             await end(rig, first, COMMIT)
             assert (await end(rig, second, COMMIT)).code == 0
             assert [one.body for one in await stored(rig)] == [b"committed", b"open"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("topic", [HALF, OP])
+@pytest.mark.parametrize("how", ["zeroed", "astray", "removed"])
+def test_a_damaged_queue_of_halves_or_ends_loses_and_repeats_no_transaction(
+    topic: str, how: str
+) -> None:
+    """A start compares it with the log before it believes it (A14)."""
+
+    async def scenario() -> None:
+        files, path = FakeFiles(), Path("/data/consumequeue") / topic / "0" / f"{0:020d}"
+        async with running(files) as rig:
+            open_, paid, dropped = [await half(rig, b"%d" % n, f"U{n}") for n in range(3)]
+            assert (await end(rig, paid, COMMIT)).code == 0
+            rig.broker.transaction_service.note_ended()
+            assert (await end(rig, dropped, ROLLBACK)).code == 0
+            store = rig.broker.store
+            assert store.queue(OP, 0).visible_offset == 2, "the second says that none is missing"
+            await until(lambda: store.queues.written_position == store.log.end_position)
+        if how == "removed":
+            files.remove(path)
+        else:
+            data = bytearray(files.read(path))
+            data[:20] = bytes(20) if how == "zeroed" else bytes([data[0] ^ 1, *data[1:20]])
+            files.write(path, bytes(data), 0)
+        async with running(files) as rig:
+            assert rig.broker.transactions.offsets() == [0]
+            assert (await end(rig, open_, COMMIT)).code == 0
+            assert [one.body for one in await stored(rig)] == [b"1", b"0"]
 
     asyncio.run(scenario())
 

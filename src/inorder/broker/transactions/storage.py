@@ -34,6 +34,7 @@ from inorder.broker.transactions.records import (
 )
 from inorder.errors import CorruptRecord
 from inorder.logs import get_logger
+from inorder.store.intact import is_intact
 from inorder.store.scan import LogScan, is_boundary
 from inorder.wire.extensions import ENDED_BEFORE
 from inorder.wire.names import HALF_TOPIC, OP_HALF_TOPIC
@@ -57,6 +58,8 @@ def recover(store: Store, offsets: OffsetTable, table: Transactions) -> list[Not
     halves = store.find_queue(HALF_TOPIC, 0)
     if halves is None or not halves.visible_offset:
         return []
+    for topic in (HALF_TOPIC, OP_HALF_TOPIC):
+        _require_intact(store, offsets, topic)
     start = max(offsets.query(GROUP, HALF_TOPIC, 0), halves.min_offset)
     ended, ended_before = _read_ends(store, offsets, table, start)
     found = list(_read_halves(store, halves, start, ended))
@@ -76,6 +79,27 @@ def recover(store: Store, offsets: OffsetTable, table: Transactions) -> list[Not
             len(alive), len(to_note), len(found),
         )  # fmt: skip
     return to_note
+
+
+def _require_intact(store: Store, offsets: OffsetTable, topic: str) -> None:
+    """Compare a queue with the log if an entry that is to be read does not lead to its record.
+
+    A half that is not found would never be asked about, and one whose end is not found would be
+    committed again.
+    """
+    queue = store.find_queue(topic, 0)
+    if queue is None:
+        return
+    start = max(offsets.query(GROUP, topic, 0), queue.min_offset)
+    intact = (is_intact(store.log, queue, offset) for offset in range(start, queue.visible_offset))
+    if not queue.damaged and all(intact):
+        return
+    (mended,) = store.plan_mending([queue])()
+    store.queues.take_over(mended)
+    log.warning(
+        "a damaged queue was compared with the log topic=%s corrected=%d lost=%d",
+        topic, mended.changed, sum(high - low for low, high in mended.lost),
+    )  # fmt: skip
 
 
 def _read_ends(
