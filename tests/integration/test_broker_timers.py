@@ -302,6 +302,37 @@ def test_damaged_entries_of_the_queue_lose_no_timer_and_deliver_none_early(
     run(scenario)
 
 
+@pytest.mark.parametrize("how", ["zeroed", "astray"])
+def test_a_damaged_entry_of_a_delivered_timer_does_not_bring_it_again(how: str) -> None:
+    """The mark in the log counts for the entry as the log says it is."""
+
+    async def scenario() -> None:
+        files, clock = FakeFiles(), MovableClock()
+        async with running(files, clock=clock, stop=False) as rig:
+            for number in range(9):
+                ms = 1000 + number % 2 * 60_000
+                await rig.send(b"%d" % number, i=timer("TIMER_DELAY_MS", ms, f"{number}"))
+            move(rig, clock, 1000)
+            assert len(await bodies(rig, 5)) == 5
+            store = rig.broker.store
+            await until(lambda: store.queues.written_position == store.log.end_position)
+        await rig.broker.offload.drain()
+        files = files.kill()
+        for path in [path for path in files.listdir(Path("/data/config")) if "inorderT" in path]:
+            files.remove(Path("/data/config") / path)
+        damage_of(how, files)
+        async with running(files, clock=clock) as rig:
+            queue = rig.broker.store.queue("Orders", 1)
+            assert rig.broker.timer_table.total == 4
+            move(rig, clock, 61_000)
+            async with asyncio.timeout(30):
+                await until(lambda: queue.visible_offset >= 9)
+            await asyncio.sleep(0.1)
+            assert queue.visible_offset == 9
+
+    run(scenario)
+
+
 def test_without_its_snapshot_everything_is_found_in_the_log() -> None:
     """A lost file costs a longer start and nothing else."""
 

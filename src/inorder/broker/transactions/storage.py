@@ -92,14 +92,8 @@ def _require_intact(store: Store, offsets: OffsetTable, topic: str) -> None:
         return
     start = max(offsets.query(GROUP, topic, 0), queue.min_offset)
     intact = (is_intact(store.log, queue, offset) for offset in range(start, queue.visible_offset))
-    if not queue.damaged and all(intact):
-        return
-    (mended,) = store.plan_mending([queue])()
-    store.queues.take_over(mended)
-    log.warning(
-        "a damaged queue was compared with the log topic=%s corrected=%d lost=%d",
-        topic, mended.changed, sum(high - low for low, high in mended.lost),
-    )  # fmt: skip
+    if queue.damaged or not all(intact):
+        store.mend_now(queue)
 
 
 def _read_ends(
