@@ -25,6 +25,7 @@ from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
 from inorder.filters.compiled import compile_filter
+from inorder.model import TopicConfig
 from inorder.store.store import Store
 from inorder.wire.ids import UniqueIds, pack_host
 
@@ -100,9 +101,12 @@ def rig(folder: Path) -> tuple[Any, Sends, ProducerTable[Any]]:
     store = Store.open(folder, config.store, OsFiles(), clock)
     broker: Any = SimpleNamespace(
         store=store, clock=clock, config=config, store_host=pack_host("127.0.0.1", 10911),
-        unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
+        unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(),
+        topics={"Bench": TopicConfig("Bench")},
         resizing=SimpleNamespace(
-            placement=SimpleNamespace(send_map=lambda _: SimpleNamespace(version="", digest=""))
+            placement=SimpleNamespace(
+                send_map=lambda _: SimpleNamespace(version="", digest=""), takes=lambda *_: True
+            )
         ),
     )  # fmt: skip
     store.companions.append(broker.producers)

@@ -45,7 +45,7 @@ from inorder.errors import (
     SubscriptionParseFailed,
     SystemError_,
 )
-from inorder.model import TopicQueue
+from inorder.model import TopicConfig, TopicQueue
 from inorder.nameserver.rules import KvTable
 from inorder.net.tls import ServerTls
 from inorder.ordering.keymap import KeyMap, version_of
@@ -356,9 +356,12 @@ class _Sending:
 
     def __init__(self) -> None:
         self.store = Store.open(Path("/store"), StoreConfig(), FakeFiles(), FakeClock())
-        placement = SimpleNamespace(send_map=lambda _: SimpleNamespace(version="", digest=""))
+        placement = SimpleNamespace(
+            send_map=lambda _: SimpleNamespace(version="", digest=""), takes=lambda *_: True
+        )
+        topics = {name: TopicConfig(name) for name in ("Bench", "BenchTopic")}
         broker: Any = SimpleNamespace(
-            store=self.store, clock=FakeClock(), config=BrokerConfig(), topics={},
+            store=self.store, clock=FakeClock(), config=BrokerConfig(), topics=topics,
             store_host=pack_host("127.0.0.1", 10911), unique_ids=UniqueIds("127.0.0.1", 1, 2),
             producers=ProducerTable(), resizing=SimpleNamespace(placement=placement),
         )  # fmt: skip
@@ -367,7 +370,7 @@ class _Sending:
         self.connection: Any = _Client()
         producer = self.producers.hello("fuzz", 1, self.connection, named=False)
         self.sends = send_service.Sends(broker)
-        for topic in ("Bench", "BenchTopic"):
+        for topic in topics:
             for queue_id in range(8):
                 self.sends.target(topic, queue_id)
                 self.producers.add_queue(producer, topic, queue_id)

@@ -20,6 +20,7 @@ PROPERTIES = (
     "MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01{client}\x02UNIQ_KEY\x01AB12\x02TTL\x016000\x02"
     "CORRELATION_ID\x0196a37d46\x02"
 )
+LONG = f"note\x01{'n' * 33_000}\x02"
 
 
 def reply_fields(client: str = "10.0.0.9@p1", **changes: str) -> dict[str, str]:
@@ -148,8 +149,9 @@ def test_the_newest_connection_of_a_client_gets_the_reply() -> None:
         (reply_fields(b="no such%%topic name"), b"x", 16),
         (reply_fields(e="9"), b"x", 29),
         (reply_fields(m="true"), b"x", 13),
+        (reply_fields(i=PROPERTIES.format(client="10.0.0.9@p1") + LONG), b"x", 13),
     ],
-    ids=["empty", "topic", "bad topic", "queue", "batch"],
+    ids=["empty", "topic", "bad topic", "queue", "batch", "properties"],
 )
 def test_what_is_no_reply_is_refused_and_pushed_to_nobody(
     fields: dict[str, str], body: bytes, code: int
@@ -163,6 +165,24 @@ def test_what_is_no_reply_is_refused_and_pushed_to_nobody(
             assert ("MSG_REGION" in answer.fields) is (code != 1)
             assert got == []
             assert await stored(rig) == []
+
+    asyncio.run(scenario())
+
+
+def test_all_that_a_waiting_reply_holds_is_bounded() -> None:
+    """A frozen requester leaves the broker headers as well as bodies."""
+
+    async def scenario() -> None:
+        async with running() as rig, requester(rig, answers=False) as (connection, got):
+            rig.broker.replies._waiting.bytes_max = 50_000
+            fields = reply_fields(more="m" * 30_000)
+            waiting = asyncio.create_task(rig.ask(325, fields, b"r"))
+            await until(lambda: bool(got))
+            answer = await rig.ask(325, fields, b"r")
+            assert (answer.code, len(got)) == (2, 1), answer.remark
+            connection.close()
+            assert (await waiting).code == 1
+            assert rig.broker.replies._waiting.bytes == 0
 
     asyncio.run(scenario())
 

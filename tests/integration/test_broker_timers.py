@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from inorder.broker.sends.packing import Target
 from inorder.broker.timers.records import CHECKPOINT, UNIT
 from inorder.broker.timers.service import TURN_RECORDS
 from inorder.config import StoreConfig
 from inorder.disk import OsFiles
-from inorder.errors import StoreError
+from inorder.errors import StoreBusy, StoreError
 from inorder.testing.clock import FakeClock, MovableClock
 from inorder.wire import fastjson
 from inorder.wire.codes import RequestCode, ResponseCode
@@ -252,6 +253,86 @@ def test_what_waits_survives_a_restart_and_comes_once(stop: bool) -> None:
     run(scenario)
 
 
+def damage_of(how: str, files: FakeFiles) -> None:
+    """Damage entries 3 to 5 in the file of the queue of timers."""
+    path = Path("/data/consumequeue") / TIMER_TOPIC / "0" / f"{0:020d}"
+    data = bytearray(files.read(path))
+    for offset in range(3, 6):
+        at = 20 * offset
+        if how == "zeroed":
+            data[at : at + 20] = bytes(20)
+        elif how == "astray":
+            data[at + 6] ^= 0x04
+        else:
+            code = int.from_bytes(data[at + 12 : at + 20], "big") - 2 * 3_600_000
+            data[at + 12 : at + 20] = code.to_bytes(8, "big")
+    files.write(path, bytes(data), 0)
+
+
+@pytest.mark.parametrize("stop", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("how", ["zeroed", "astray", "an hour early"])
+def test_damaged_entries_of_the_queue_lose_no_timer_and_deliver_none_early(
+    how: str, stop: bool
+) -> None:
+    """The queue is compared with the log first; what an entry says of the time is not believed."""
+
+    async def scenario() -> None:
+        files, clock = FakeFiles(), MovableClock()
+        base = clock.now_ms() + 3 * 86_400_000 - 1000
+        async with running(files, clock=clock, stop=stop) as rig:
+            for number in range(9):
+                due = base - 86_400_000 * (number % 2)
+                await rig.send(b"%d" % number, i=timer("TIMER_DELIVER_MS", due, f"{number}"))
+            store = rig.broker.store
+            await until(lambda: store.queues.written_position == store.log.end_position)
+        await rig.broker.offload.drain()
+        files = files if stop else files.kill()
+        damage_of(how, files)
+        async with running(files, clock=clock) as rig:
+            queue = rig.broker.store.queue("Orders", 1)
+            for hours, wanted in ((47.5, 0), (0.5, 4), (23.5, 4), (0.5, 9)):
+                move(rig, clock, int(3_600_000 * hours))
+                async with asyncio.timeout(30):
+                    await until(lambda wanted=wanted: queue.visible_offset >= wanted)
+                await asyncio.sleep(0.3)
+                assert queue.visible_offset == wanted
+            found = await bodies(rig, 9)
+            assert sorted(found) == [b"%d" % number for number in range(9)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", ["zeroed", "astray"])
+def test_a_damaged_entry_of_a_delivered_timer_does_not_bring_it_again(how: str) -> None:
+    """The mark in the log counts for the entry as the log says it is."""
+
+    async def scenario() -> None:
+        files, clock = FakeFiles(), MovableClock()
+        async with running(files, clock=clock, stop=False) as rig:
+            for number in range(9):
+                ms = 1000 + number % 2 * 60_000
+                await rig.send(b"%d" % number, i=timer("TIMER_DELAY_MS", ms, f"{number}"))
+            move(rig, clock, 1000)
+            assert len(await bodies(rig, 5)) == 5
+            store = rig.broker.store
+            await until(lambda: store.queues.written_position == store.log.end_position)
+        await rig.broker.offload.drain()
+        files = files.kill()
+        for path in [path for path in files.listdir(Path("/data/config")) if "inorderT" in path]:
+            files.remove(Path("/data/config") / path)
+        damage_of(how, files)
+        async with running(files, clock=clock) as rig:
+            queue = rig.broker.store.queue("Orders", 1)
+            assert rig.broker.timer_table.total == 4
+            move(rig, clock, 61_000)
+            async with asyncio.timeout(30):
+                await until(lambda: queue.visible_offset >= 9)
+            await asyncio.sleep(0.1)
+            assert queue.visible_offset == 9
+
+    run(scenario)
+
+
 def test_without_its_snapshot_everything_is_found_in_the_log() -> None:
     """A lost file costs a longer start and nothing else."""
 
@@ -374,6 +455,12 @@ def test_recalls_are_refused_as_rocketmq_does() -> None:
                     "timestamp invalid",
                 ),
                 (good.encode(), "Nowhere", 17, "not exist"),
+                (
+                    good._replace(message_id="U1\x02TIMER_OUT_MS\x015").encode(),
+                    "Orders",
+                    ILLEGAL,
+                    "names and values must not",
+                ),
             ]
             for handle, topic, code, text in cases:
                 answer = await recall(rig, handle, topic)
@@ -471,6 +558,34 @@ def test_a_full_disk_delays_and_loses_nothing() -> None:
             files.heal()
             await bodies(rig, 3)
             assert rig.broker.timer_table.total == 0
+
+    run(scenario)
+
+
+def test_a_timer_that_has_to_wait_for_the_store_is_counted_once() -> None:
+    """A busy store takes the first of three; a fourth is due later, and counts until then."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+        async with running(clock=clock) as rig:
+            for number, seconds in enumerate((60, 60, 60, 600)):
+                more = timer("TIMER_DELAY_SEC", seconds, f"U{number}")
+                assert (await rig.send(b"%d" % number, i=more)).code == 0
+            packer, tried = rig.broker.sends.packer, []
+            put = packer.put_record
+
+            def busy_once(target: Target, record: Record, tag_code: int | None = None) -> int:
+                tried.append(record)
+                if len(tried) == 2:
+                    raise StoreBusy("many bytes wait to be written")
+                return put(target, record, tag_code)
+
+            packer.put_record = busy_once  # type: ignore[method-assign]
+            move(rig, clock, 61_000)
+            await until(lambda: len(tried) == 2)
+            move(rig, clock, 1000)
+            assert await bodies(rig, 3) == [b"0", b"1", b"2"]
+            assert rig.broker.timer_table.total == 1
 
     run(scenario)
 

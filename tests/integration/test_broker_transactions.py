@@ -6,10 +6,13 @@ import asyncio
 import errno
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inorder.broker.transactions import storage
+from inorder.errors import StoreBusy
 from inorder.testing.clock import MovableClock
 from inorder.wire.header import Command
 from inorder.wire.ids import parse_message_id
@@ -232,6 +235,37 @@ def test_a_half_that_is_being_stored_is_not_asked_about_yet() -> None:
     asyncio.run(scenario())
 
 
+def test_a_half_that_cannot_be_put_back_does_not_hold_up_those_before_it() -> None:
+    """The round ends there; what it has put back counts, and the next round asks about the rest."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+        async with running(clock=clock) as rig:
+            questions = await heart_beat(rig)
+            for number in range(4):
+                await half(rig, b"%d" % number, f"U{number}")
+            packer, tried = rig.broker.sends.packer, []
+            put = packer.put_record
+
+            def busy_once(*args: Any) -> int:
+                tried.append(args)
+                if len(tried) == 2:
+                    raise StoreBusy("many bytes wait to be written")
+                return put(*args)
+
+            packer.put_record = busy_once  # type: ignore[method-assign]
+            ask_now(rig, clock)
+            await until(lambda: bool(questions))
+            assert [one.fields["msgId"] for one in questions] == ["U0"]
+            ask_now(rig, clock, seconds=30)
+            await until(lambda: len(questions) == 5)
+            asked = [one.fields["msgId"] for one in questions]
+            assert asked == ["U0", "U1", "U2", "U3", "U0"]
+            assert rig.broker.transaction_service.table.first_offset(9) == 5, "no copy is awaited"
+
+    asyncio.run(scenario())
+
+
 def test_a_transaction_that_nobody_ends_is_given_up_and_can_be_resumed() -> None:
     """After `transactionCheckMax` questions it lies in the topic for it; 323 takes it back."""
 
@@ -267,6 +301,46 @@ def test_a_transaction_that_nobody_ends_is_given_up_and_can_be_resumed() -> None
             )  # fmt: skip
             assert (answer.code, len(await stored(rig))) == (0, 1)
             again = await rig.ask(323, {"msgId": message_id, "topic": GIVEN_UP})
+            assert (again.code, "committed before" in (again.remark or "")) == (1, True)
+
+    asyncio.run(scenario())
+
+
+def test_what_rocketmq_gave_up_is_resumed_once() -> None:
+    """Its copy names no first half; a request that comes again makes no second transaction."""
+
+    async def scenario() -> None:
+        files = FakeFiles()
+        async with running(files) as rig:
+            broker = rig.broker
+            broker.ensure_topic(GIVEN_UP, queues=1)
+            properties = marked(more="REAL_TOPIC\x01Orders\x02REAL_QID\x011\x02").encode()
+            position = broker.sends.packer.put_record(
+                broker.sends.target(GIVEN_UP, 0),
+                Record(
+                    GIVEN_UP, 0, 0, 0, b"paid", properties,
+                    born_at_ms=broker.clock.now_ms(), store_host=broker.store_host,
+                ),
+            )  # fmt: skip
+            assert (await rig.send(b"x", b="Other", e="0")).code == 0
+            fields = {"msgId": f"{broker.store_host.hex().upper()}{position:016X}"}
+            for _ in range(2):
+                assert (await rig.ask(323, fields)).code == 0
+            assert len(broker.transactions) == 1
+        async with running(files) as rig:
+            assert (await rig.ask(323, fields)).code == 0
+            (resumed,) = rig.broker.transactions
+            answer = await rig.ask(
+                37,
+                {
+                    "producerGroup": "shop", "commitOrRollback": COMMIT, "msgId": "U1",
+                    "tranStateTableOffset": str(resumed.offset),
+                    "commitLogOffset": str(resumed.position),
+                },
+            )  # fmt: skip
+            assert (answer.code, [one.body for one in await stored(rig)]) == (0, [b"paid"])
+        async with running(files) as rig:
+            again = await rig.ask(323, fields)
             assert (again.code, "committed before" in (again.remark or "")) == (1, True)
 
     asyncio.run(scenario())
@@ -313,6 +387,39 @@ def test_a_restart_knows_what_is_pending_and_what_has_ended() -> None:
     asyncio.run(scenario())
 
 
+def test_a_start_looks_for_ends_in_the_last_records_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocketMQ 4.9 leaves a record for each transaction, for days, and none says how it ended."""
+
+    async def scenario() -> None:
+        files, records = FakeFiles(), 6000
+        async with running(files) as rig:
+            answer = await half(rig)
+            broker = rig.broker
+            target = broker.sends.target(OP, 0)
+            for number in range(1, records):
+                body = b"%d," % number
+                broker.sends.packer.put_record(
+                    target,
+                    Record(OP, 0, 0, 0, body, b"TAGS\x01d\x02", store_host=broker.store_host),
+                )
+            assert (await end(rig, answer, ROLLBACK)).code == 0
+            assert broker.offsets.query("CID_RMQ_SYS_TRANS", OP, 0) == records
+        read, count = storage.read, 0
+
+        def counted(*args: Any) -> Record | None:
+            nonlocal count
+            count += 1
+            return read(*args)
+
+        monkeypatch.setattr(storage, "read", counted)
+        async with running(files) as rig:
+            again = await end(rig, answer, COMMIT)
+            assert "rolled back before" in (again.remark or "")
+            assert count < 1.1 * storage.REMEMBERED_AT_START
+
+    asyncio.run(scenario())
+
+
 def test_a_commit_whose_record_is_lost_is_found_in_the_log() -> None:
     """The committed message names its half: a start neither asks again nor stores it twice."""
 
@@ -327,6 +434,37 @@ def test_a_commit_whose_record_is_lost_is_found_in_the_log() -> None:
             await end(rig, first, COMMIT)
             assert (await end(rig, second, COMMIT)).code == 0
             assert [one.body for one in await stored(rig)] == [b"committed", b"open"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("topic", [HALF, OP])
+@pytest.mark.parametrize("how", ["zeroed", "astray", "removed"])
+def test_a_damaged_queue_of_halves_or_ends_loses_and_repeats_no_transaction(
+    topic: str, how: str
+) -> None:
+    """A start compares it with the log before it believes it (A14)."""
+
+    async def scenario() -> None:
+        files, path = FakeFiles(), Path("/data/consumequeue") / topic / "0" / f"{0:020d}"
+        async with running(files) as rig:
+            open_, paid, dropped = [await half(rig, b"%d" % n, f"U{n}") for n in range(3)]
+            assert (await end(rig, paid, COMMIT)).code == 0
+            rig.broker.transaction_service.note_ended()
+            assert (await end(rig, dropped, ROLLBACK)).code == 0
+            store = rig.broker.store
+            assert store.queue(OP, 0).visible_offset == 2, "the second says that none is missing"
+            await until(lambda: store.queues.written_position == store.log.end_position)
+        if how == "removed":
+            files.remove(path)
+        else:
+            data = bytearray(files.read(path))
+            data[:20] = bytes(20) if how == "zeroed" else bytes([data[0] ^ 1, *data[1:20]])
+            files.write(path, bytes(data), 0)
+        async with running(files) as rig:
+            assert rig.broker.transactions.offsets() == [0]
+            assert (await end(rig, open_, COMMIT)).code == 0
+            assert [one.body for one in await stored(rig)] == [b"1", b"0"]
 
     asyncio.run(scenario())
 
@@ -451,6 +589,39 @@ def test_a_delay_counts_from_the_commit_on() -> None:
             await until(lambda: rig.broker.store.queue("Orders", 1).visible_offset == 1)
             (came,) = await stored(rig)
             assert came.body == b"paid"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("gone", "more"),
+    [("queue", ""), ("queue", "DELAY\x011\x02"), ("topic", "DELAY\x011\x02")],
+    ids=["queue", "queue, delayed", "topic, delayed"],
+)
+def test_a_late_commit_opens_no_queue_to_sends_that_was_removed(gone: str, more: str) -> None:
+    """A client with an old route is refused afterwards as it was before."""
+
+    async def scenario() -> None:
+        async with running(auto_create_topics=gone == "queue") as rig:
+            changed = {
+                "topic": "Orders", "defaultTopic": "TBW102", "readQueueNums": "4",
+                "writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0", "order": "false",
+            }  # fmt: skip
+            assert (await rig.ask(17, changed)).code == 0
+            born = str(rig.broker.clock.now_ms())
+            answer = await rig.send(b"late", e="3", i=marked(more=more), f="4", g=born)
+            assert answer.code == 0
+            if gone == "topic":
+                assert (await rig.ask(215, {"topic": "Orders"})).code == 0
+            else:
+                changed.update(readQueueNums="2", writeQueueNums="2")
+                assert (await rig.ask(17, changed)).code == 0
+            before = await rig.send(b"old route", e="3")
+            assert (await end(rig, answer, COMMIT)).code == 0
+            after = await rig.send(b"old route", e="3")
+            code = 17 if gone == "topic" else 29
+            assert (before.code, after.code) == (code, code)
 
     asyncio.run(scenario())
 

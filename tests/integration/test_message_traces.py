@@ -15,6 +15,7 @@ from inorder.errors import TransportError
 from inorder.model import Message, ReceivedMessage, TopicQueue
 from inorder.testing.clock import FakeClock
 from inorder.wire.names import TRACE_TOPIC
+from inorder.wire.requests.routes import TopicRoute
 from tests.integration.consumerkit import TOPIC, Kit, begin, consumer_of, play
 
 TRACES = BrokerConfig(trace_topic=True)
@@ -104,3 +105,28 @@ def test_traces_take_bounded_room() -> None:
     for number in range(WAITING_MAX + 50):  # refused before they were sent: no end is heard
         before(Message(TOPIC, b"%d" % number))
     assert len(tracer._sends) == WAITING_MAX
+
+
+def test_traces_on_their_way_at_the_close_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task that sends them is stopped in the middle; `close` sends them then."""
+
+    async def story(kit: Kit) -> None:
+        session = kit.producer._access.session
+        route, asked = session.route, asyncio.Event()
+
+        async def slow(topic: str) -> TopicRoute:
+            if topic == TRACE_TOPIC and not asked.is_set():
+                asked.set()
+                await asyncio.sleep(3600)
+            return await route(topic)
+
+        async with Producer(session, group="pg", trace=True) as producer:
+            monkeypatch.setattr(session, "route", slow)
+            receipt = await producer.send(TOPIC, b"body")
+            await asked.wait()
+        found = await traces(kit)
+        assert [one[5] for one in found] == [receipt.message_id]
+        assert producer._tracer is not None
+        assert producer._tracer.dropped == 0
+
+    play(story, broker=TRACES)

@@ -18,6 +18,7 @@ from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.sends.service import Sends
 from inorder.broker.ticks import PendingReplies
 from inorder.config import BrokerConfig, StoreConfig
+from inorder.model import TopicConfig
 from inorder.store.keyindex import Noted, NotedRows, hash_pure, keys_of, prefix_hash
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
@@ -117,11 +118,13 @@ def sent(body: bytes, numbers: list[int], *, compiled: bool = False, kind: str =
     """
     clock = FakeClock()
     store = Store.open(Path("/store"), StoreConfig(), FakeFiles(), clock)
-    placement = SimpleNamespace(send_map=lambda _: SimpleNamespace(version="", digest=""))
+    placement = SimpleNamespace(
+        send_map=lambda _: SimpleNamespace(version="", digest=""), takes=lambda *_: True
+    )
     broker: Any = SimpleNamespace(
         store=store, clock=clock, config=BrokerConfig(), store_host=pack_host("127.0.0.1", 10911),
-        unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
-        resizing=SimpleNamespace(placement=placement),
+        unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(),
+        topics={"Bulk": TopicConfig("Bulk")}, resizing=SimpleNamespace(placement=placement),
     )  # fmt: skip
     connection: Any = Connection()
     table = broker.producers

@@ -84,8 +84,12 @@ class Tracer:
         while self._waiting and self._session is not None:
             count = min(len(self._waiting), TRACES_PER_MESSAGE)
             taken = [self._waiting.popleft() for _ in range(count)]
-            for body, keys in traces.cut(taken):
-                await self._send(self._session, body, keys)
+            try:
+                for body, keys in traces.cut(taken):
+                    await self._send(self._session, body, keys)
+            except asyncio.CancelledError:  # `close` sends them: better twice than not at all
+                self._waiting.extendleft(reversed(taken))
+                raise
 
     async def _send(self, session: Session, body: str, keys: tuple[str, ...]) -> None:
         try:

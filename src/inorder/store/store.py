@@ -728,6 +728,16 @@ class Store:
             log_end=self.log.end_position, queue_file_bytes=self.config.queue_file_bytes,
         )  # fmt: skip
 
+    def mend_now(self, queue: QueueIndex) -> None:
+        """Compare a queue with the log and correct it, in this thread: at a start."""
+        (mended,) = self.plan_mending([queue])()
+        self.queues.take_over(mended)
+        log.warning(
+            "a damaged queue was compared with the log topic=%s queue=%d corrected=%d lost=%d",
+            mended.topic, mended.queue_id, mended.changed,
+            sum(high - low for low, high in mended.lost),
+        )  # fmt: skip
+
     def extend(self, topic: str, queue_id: int, end: int) -> int:
         """Continue a queue at `end`, after fillers; return where it ended before."""
         queue = self.queue(topic, queue_id)

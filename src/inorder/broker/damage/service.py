@@ -1,7 +1,7 @@
 """Damaged queues: stopped, compared with the log, and repaired while the broker runs.
 
 A queue is damaged if one of its entries does not lead to its record. The first use of the queue, a
-pull, or a delivery of a delayed message may find that. Then:
+pull, or a delivery of a delayed message or a timer may find that. Then:
 
 1. The queue stops: pulls wait, and nothing after the entry is handed out.
 2. Its owners lose it by a new epoch, so that they begin anew with correct entries.

@@ -12,6 +12,7 @@ from inorder.broker.sends.rules import TRANSACTION_BITS, is_special, level_in, r
 from inorder.broker.timers.rules import asks_for_a_time
 from inorder.errors import MessageIllegal, NoPermission
 from inorder.wire import properties as props
+from inorder.wire.header import Command
 from inorder.wire.properties import REPLY_TO_CLIENT
 from inorder.wire.requests.replies import PUSH_REPLY_TIME, PushReply
 from inorder.wire.requests.sends import SendMessage
@@ -19,11 +20,11 @@ from inorder.wire.requests.sends import SendMessage
 PUSH_MS: Final = 10_000
 """How long the broker waits for the requester's answer to a push, as RocketMQ does."""
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of bodies that may wait for the answers to their pushes."""
+"""Bytes of requests that may wait for the answers to their pushes."""
 
 
 class Waiting:
-    """The bodies of replies that wait for the answer to their push, and their limit."""
+    """The bytes of replies that wait for the answer to their push, and their limit."""
 
     __slots__ = ("bytes", "bytes_max")
 
@@ -32,15 +33,20 @@ class Waiting:
         self.bytes_max = bytes_max
 
     def enter(self, size: int) -> bool:
-        """Count a body; False if there is no room. One body fits always."""
+        """Count a reply; False if there is no room. One reply fits always."""
         if self.bytes and self.bytes + size > self.bytes_max:
             return False
         self.bytes += size
         return True
 
     def leave(self, size: int) -> None:
-        """Release a body."""
+        """Release a reply."""
         self.bytes -= size
+
+
+def bytes_of(command: Command) -> int:
+    """Return about how much memory a request takes."""
+    return len(command.body) + sum(len(name) + len(value) for name, value in command.fields.items())
 
 
 def require_reply(request: SendMessage, topic: str) -> None:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from inorder.broker.replies.rules import (
     PUSH_MS,
     Waiting,
+    bytes_of,
     push_of,
     requester_of,
     require_reply,
 )
 from inorder.broker.sends.checks import admit, require_writable, with_unique_key
-from inorder.broker.sends.rules import require_body
+from inorder.broker.sends.rules import require_body, require_properties
 from inorder.broker.ticks import PendingReplies
 from inorder.errors import BrokerError, StoreError, SystemBusy, TransportError
 from inorder.logs import get_logger
@@ -58,16 +59,18 @@ class ReplyService:
         self, connection: ServerConnection, command: Command, request: SendMessage
     ) -> Command | None:
         """Push a reply and store it; return the answer, None if the tick gives it."""
-        broker, body = self._broker, bytes(command.body)
+        broker, body, size = self._broker, bytes(command.body), bytes_of(command)
+        size_max = broker.config.store.message_bytes_max
         require_reply(request, self._topic)
         admit(broker, broker.sends, connection, request, command.version)
-        require_body(body, broker.config.store.message_bytes_max)
-        if not self._waiting.enter(len(body)):
+        require_body(body, size_max)
+        require_properties(request.properties or "", size_max)
+        if not self._waiting.enter(size):
             raise SystemBusy("[OVERLOAD]too many replies wait for the clients that asked for them")
         try:
             failure = await self._push(connection, request, body)
         finally:
-            self._waiting.leave(len(body))
+            self._waiting.leave(size)
         self.pushed += not failure
         self.failed += bool(failure)
         if broker.config.store_replies:

@@ -89,6 +89,10 @@ class Placement:
         text = map_text(self._broker.topics.get(topic) or TopicConfig(topic))
         raise KeyMapChanged(remark, version=keymap.version_of(text), map=text)
 
+    def takes(self, topic: str, queue_id: int) -> bool:
+        """Return whether `check_queue` lets a send pass."""
+        return not (self._resizing.is_making(topic) or self._is_removed(topic, queue_id))
+
     def _is_removed(self, topic: str, queue_id: int) -> bool:
         plan = self._resizing.closing(topic)
         if plan is not None:

@@ -147,6 +147,12 @@ def require_body(body: bytes, size_max: int) -> None:
         raise illegal_size(size_max)
 
 
+def require_properties(properties: str, size_max: int) -> None:
+    """Refuse properties that no record can hold."""
+    if len(properties.encode()) > props.PROPERTIES_BYTES_MAX:
+        raise illegal_size(size_max)
+
+
 def illegal_size(size_max: int) -> BrokerError:
     """Return the refusal of a message that is too large."""
     return MessageIllegal(

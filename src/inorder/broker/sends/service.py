@@ -585,21 +585,34 @@ class Sends:
     # -- targets ---------------------------------------------------------------------------------
 
     def target(self, topic: str, queue_id: int) -> Target:
-        """Return the cached target of a queue that the checks have admitted."""
+        """Return the cached target of a queue, to which the broker may store messages.
+
+        The fast path finds those to which every client may send. A message that waited may go
+        where no client may send any more: to a queue that was removed, or a topic that is gone.
+        """
         key = (topic, queue_id)
-        # Topics with checks for every send are cached where the fast path does not look.
-        checked = topic in NOT_SENDABLE_TOPICS or topic.startswith(_CHECKED_PREFIXES)
-        targets = self._checked_targets if checked else self._targets
-        found = targets.get(key)
+        found = self._targets.get(key) or self._checked_targets.get(key)
         if found is None:
+            targets = self._targets if self._is_open(topic, queue_id) else self._checked_targets
             if len(targets) >= _TARGETS_MAX:
                 targets.clear()
                 if self._plain is not None and targets is self._targets:
                     self._plain.forget()
             found = targets[key] = self._make_target(topic, queue_id)
-            if self._plain is not None and not checked:
+            if self._plain is not None and targets is self._targets:
                 self._plain.add(self._place(found))
         return found
+
+    def _is_open(self, topic: str, queue_id: int) -> bool:
+        """Return whether plain sends to a queue need no further check; `admit` makes the checks."""
+        if topic in NOT_SENDABLE_TOPICS or topic.startswith(_CHECKED_PREFIXES):
+            return False
+        config = self._broker.topics.get(topic)
+        return (
+            config is not None
+            and queue_id < max(config.read_queues, config.write_queues)
+            and self._broker.resizing.placement.takes(topic, queue_id)
+        )
 
     @staticmethod
     def _place(target: Target) -> Place:

@@ -16,11 +16,16 @@ from inorder.broker.sends.checks import require_writable
 from inorder.broker.ticks import PendingReplies
 from inorder.broker.timers import records
 from inorder.broker.timers.storage import first_waiting
-from inorder.errors import NoPermission, RemoteProtocolError, ServiceNotAvailable
+from inorder.errors import (
+    LocalProtocolError,
+    NoPermission,
+    RemoteProtocolError,
+    ServiceNotAvailable,
+)
 from inorder.model import PERM_WRITE
 from inorder.wire.codes import ResponseCode
 from inorder.wire.frame import encode_frame
-from inorder.wire.properties import join
+from inorder.wire.properties import format_properties
 from inorder.wire.requests.timers import Recall
 from inorder.wire.timers import (
     RECALL_BODY,
@@ -51,17 +56,18 @@ def recall(call: Call[Recall]) -> Reply:
     if request.topic not in broker.topics:
         text = f"recall failed, the topic[{request.topic}] not exist"
         return call.reply(ResponseCode.TOPIC_NOT_EXIST, text, fields=fields)
+    now_ms = broker.clock.now_ms()
     try:
         handle = decode_handle(request.recall_handle)
-    except RemoteProtocolError as error:
+        properties = _properties(request, handle, now_ms)
+    except (RemoteProtocolError, LocalProtocolError) as error:
         return call.reply(ResponseCode.ILLEGAL_OPERATION, str(error), fields=fields)
-    now_ms = broker.clock.now_ms()
     wrong = _wrong(broker, request, handle, now_ms)
     if wrong:
         return call.reply(ResponseCode.ILLEGAL_OPERATION, wrong, fields=fields)
     require_writable(broker)
     target, properties, code = broker.timers.place(
-        broker.sends.target(request.topic, 0), _properties(request, handle, now_ms), now_ms
+        broker.sends.target(request.topic, 0), properties, now_ms
     )
     assert code is not None, "the time was checked"
     offset = target.queue.next_offset
@@ -103,7 +109,7 @@ def _properties(request: Recall, handle: Handle, now_ms: int) -> str:
     }
     if request.producer_group:
         found["PGROUP"] = request.producer_group
-    return join(found)
+    return format_properties(found)
 
 
 def get_checkpoint(call: Call[None]) -> Command:

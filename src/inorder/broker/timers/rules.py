@@ -343,6 +343,20 @@ class TimerTable:
             del self._taken[point[1]]
             heapq.heappush(self._window, point)
 
+    def move(self, point: Point, code: int) -> None:
+        """Take up a taken timer for another time, because its queue entry named a wrong one."""
+        offset = point[1]
+        del self._taken[offset]
+        self._late.pop(offset, None)
+        moved = (code, offset)
+        if moved < self.frontier:
+            self._late[offset] = code
+        if moved < self._reach:
+            heapq.heappush(self._window, moved)
+        else:
+            _lower(self._chunks, offset, code)
+        self.revision += 1
+
     def settle(self, points: list[Point]) -> None:
         """Record that timers are delivered for good, or need not be."""
         for code, offset in points:

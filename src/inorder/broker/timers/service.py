@@ -12,16 +12,17 @@ message whose recall was acknowledged never comes. Why: decision 52.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inorder.broker.delays.rules import destination
 from inorder.broker.delays.storage import NOT_DELIVERED_TO
 from inorder.broker.timers import rules
 from inorder.broker.timers.records import delivered_properties
 from inorder.broker.timers.rules import CHUNK, LATE_MAX, Point, TimerTable, wanted_ms
-from inorder.broker.timers.storage import first_waiting, read_chunk
+from inorder.broker.timers.storage import first_waiting, first_wrong, read_chunk
 from inorder.errors import BrokerError, CorruptRecord, StoreError
 from inorder.logs import get_logger
+from inorder.store.intact import is_intact
 from inorder.wire.names import RETRY_PREFIX, TIMER_TOPIC
 from inorder.wire.properties import PROPERTIES_BYTES_MAX, get, join, parse
 from inorder.wire.record import Record, decode
@@ -32,6 +33,7 @@ from inorder.wire.timers import (
     code_of,
     due_ms,
     due_of,
+    entry_code,
     is_recall,
     recalled_key,
 )
@@ -114,6 +116,16 @@ class Delivery:
 
 class Held:
     """A timer whose recall is being stored."""
+
+
+class Astray:
+    """A timer whose queue entry does not lead to it."""
+
+
+class Later(NamedTuple):
+    """A timer whose queue entry named a wrong time, and the code of the right one."""
+
+    code: int
 
 
 class Timers:
@@ -310,8 +322,12 @@ class Timers:
         start = max(first, queue.min_offset)
         end = min(first + CHUNK, table.next_offset)
         data = read_chunk(queue, start, end)
-        if len(data) < (end - start) * 20:
-            log.error("entries of timers are gone from=%d to=%d", start, end)
+        wrong = None if queue.damaged else first_wrong(data, start, end)
+        if queue.damaged or wrong is not None:
+            if wrong is not None:
+                self._broker.mending.found(queue, wrong)
+            self._loop.call_later(RETRY_MS / 1000, self._read_on)
+            return
         table.read_chunk(start, data)
         self._loop.call_later(0, self._read_on)
 
@@ -379,7 +395,7 @@ class Timers:
         # hot: 20 us a message
         now_ms = self._clock.now_ms()
         delivery = Delivery(self, self._store.log.end_position)
-        packer, room, held = self._broker.sends.packer, TURN_BYTES, False
+        packer, room, held, done, counted = self._broker.sends.packer, TURN_BYTES, False, 0, 0
         try:
             for point, raw in zip(points, records, strict=True):
                 if room <= 0:
@@ -388,23 +404,43 @@ class Timers:
                 if isinstance(found, Held):
                     held = True
                     break
+                if isinstance(found, Astray):
+                    self._not_before_ms = now_ms + RETRY_MS
+                    break
+                if isinstance(found, Later):
+                    self._move(point, found.code)
+                    done += 1
+                    continue
                 if found is not None:
                     target, record = found
                     room -= len(record.body) + len(record.properties)
                     packer.put_record(target, record)
                     delivery.count += 1
                 delivery.points.append(point)
+                done += 1
+                counted = len(delivery.topics)
         except (BrokerError, StoreError, OSError) as error:
+            del delivery.topics[counted:]
             log.error("timers have to wait error=%s", error)
             self._not_before_ms = now_ms + RETRY_MS
         finally:  # records in the log's buffer will be written, whatever stopped the rest
-            rest = points[len(delivery.points) :]
+            rest = points[done:]
             self._table.give_back(rest)
             if held:
                 self._not_before_ms = max(self._not_before_ms, now_ms + RECALL_HOLD_MS)
             elif rest and self._not_before_ms <= now_ms + TURN_GAP_MS:
                 self._not_before_ms = 0
             self._hand_over(delivery)
+
+    def _move(self, point: Point, code: int) -> None:
+        """Let a timer wait for its own time, and correct its queue entry."""
+        _, offset = point
+        log.error("a queue entry names a wrong time of a timer offset=%d", offset)
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        entry = None if queue is None else queue.entry(offset)
+        if queue is not None and entry is not None and entry[2] != code:
+            queue.set_tag_code(offset, code)
+        self._table.move(point, code)
 
     def _hand_over(self, delivery: Delivery) -> None:
         if not delivery.points:
@@ -418,27 +454,29 @@ class Timers:
 
     def _rebuild(
         self, point: Point, raw: bytes | memoryview | None, now_ms: int, delivery: Delivery
-    ) -> tuple[Target, Record] | Held | None:
+    ) -> tuple[Target, Record] | Held | Astray | Later | None:
         """Return a message in its delivered form and its target; None: it is not to be delivered.
 
-        Held: nobody knows yet, because its recall is being stored.
+        Held: nobody knows yet, because its recall is being stored. Astray: its queue is repaired
+        first.
         """
         code, offset = point
         try:
             record = None if raw is None else decode(raw)
         except CorruptRecord:
             record = None
+        if record is not None and (record.topic, record.queue_offset) != (TIMER_TOPIC, offset):
+            record = None
+        if record is None and self._is_astray(offset):
+            return Astray()
         home = None if record is None else destination(record.properties)
-        if (
-            record is None
-            or (record.topic, record.queue_offset) != (TIMER_TOPIC, offset)
-            or home is None
-            or home[0] in NOT_DELIVERED_TO
-            or home[0] == TIMER_TOPIC
-        ):
+        if record is None or home is None or home[0] in NOT_DELIVERED_TO or home[0] == TIMER_TOPIC:
             self.dropped += 1
             log.error("a timer cannot be delivered offset=%d home=%s", offset, home)
             return None
+        own = entry_code(record.properties)
+        if own is not None and own != code:
+            return Later(own)
         topic = home[0]
         if is_recall(code):
             said = get(record.properties, RECALLED_KEY.encode()) or b""
@@ -464,6 +502,14 @@ class Timers:
         if broker != self._broker.config.name:
             return self._broker.forwarding.place(record, topic, broker), record
         return self._broker.delayed.target_for(topic, queue_id), record
+
+    def _is_astray(self, offset: int) -> bool:
+        """Return whether an entry does not lead to its record; then the queue is repaired."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        if queue is None or is_intact(self._store.log, queue, offset):
+            return False
+        self._broker.mending.found(queue, offset)
+        return True
 
     # -- outcome ---------------------------------------------------------------------------------
 

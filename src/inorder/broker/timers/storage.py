@@ -31,6 +31,7 @@ from inorder.broker.timers.wheel import (
 from inorder.disk import Files
 from inorder.errors import CorruptRecord, RemoteProtocolError
 from inorder.logs import get_logger
+from inorder.store.intact import is_intact
 from inorder.store.layout import ENTRY, ENTRY_BYTES
 from inorder.store.scan import marked_records
 from inorder.store.snapshot import Snapshot
@@ -158,6 +159,9 @@ def recover(store: Store, table: TimerTable, start: int, *, counted_to: int, now
     segments, end = store.log.segments, store.log.end_position
     for head in marked_records(segments, start, end, records.MARK):
         offset = mark(head.properties)
+        known = offset is not None and queue.min_offset <= offset < queue.visible_offset
+        if offset is not None and known and not is_intact(store.log, queue, offset):
+            store.mend_now(queue)  # or the timer would be delivered again
         entry = None if offset is None else queue.entry(offset)
         if offset is None or entry is None or entry[0] >= head.position:
             continue
@@ -207,6 +211,15 @@ def read_chunk(queue: QueueIndex, first: int, end: int) -> bytes:
             break
         data += more
     return data
+
+
+def first_wrong(data: bytes, start: int, end: int) -> int | None:
+    """Return the first offset whose entry is missing or empty; None: all lead somewhere."""
+    for offset, (position, size, _) in enumerate(ENTRY.iter_unpack(data), start):
+        if size <= 0 or position < 0:
+            return offset
+    last = start + len(data) // ENTRY_BYTES
+    return last if last < end else None
 
 
 def first_waiting(store: Store, table: TimerTable) -> int:

@@ -140,12 +140,11 @@ def given_up(record: Record, half: Half, now_ms: int) -> Record:
     return record
 
 
-def resumed(record: Record, origin: int | None, now_ms: int) -> Record:
+def resumed(record: Record, origin: int, now_ms: int) -> Record:
     """Turn the copy of a half that was given up into a half again."""
     kept = without(record.properties, (HALF.encode(), _CHECKS))
-    if origin is not None:
-        kept = append(kept, b"%s\x01%d\x02" % (HALF.encode(), origin))
-    record.properties = append(kept, _CHECKS + b"\x010\x02")
+    more = b"%s\x01%d\x02%s\x010\x02" % (HALF.encode(), origin, _CHECKS)
+    record.properties = append(kept, more)
     record.stored_at_ms = now_ms
     record.version = 1
     return record

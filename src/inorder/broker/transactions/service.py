@@ -254,10 +254,12 @@ class TransactionService:
             )
         require_writable(self._broker)
         origin = records.origin_in(record.properties)
-        if origin is not None and self.table.get(origin) is not None:
+        if origin is None:  # RocketMQ gave it up; a request that comes again finds it so
+            origin = position
+        if self.table.get(origin) is not None:
             self.answer([(connection, command)])
             return
-        known = None if origin is None else self.table.known_end(origin)
+        known = self.table.known_end(origin)
         if known is not None and known is not End.GIVEN_UP:
             raise SystemError_(f"the transaction was {known.value} before; nothing was done")
         self.table.require_room()
@@ -267,7 +269,7 @@ class TransactionService:
         offset = target.queue.next_offset
         at = self._broker.sends.packer.put_record(target, record)
         half = Half(
-            at if origin is None else origin, offset, at,
+            origin, offset, at,
             born_at_ms=record.born_at_ms, stored_at_ms=now_ms,
             immunity_s=records.number(record.properties, records.IMMUNITY.encode()),
         )  # fmt: skip
@@ -507,7 +509,8 @@ class TransactionService:
                 size += self._act(half, what, turn, now_ms)
             except (BrokerError, StoreError, OSError) as error:
                 log.error("a half has to wait offset=%d error=%s", half.offset, error)
-                self._round.clear()
+                self._round.clear()  # the next round begins anew
+                break
             if size > TURN_BYTES:
                 break
         broker.ticks.take(turn)

@@ -34,6 +34,7 @@ from inorder.broker.transactions.records import (
 )
 from inorder.errors import CorruptRecord
 from inorder.logs import get_logger
+from inorder.store.intact import is_intact
 from inorder.store.scan import LogScan, is_boundary
 from inorder.wire.extensions import ENDED_BEFORE
 from inorder.wire.names import HALF_TOPIC, OP_HALF_TOPIC
@@ -49,7 +50,7 @@ log = get_logger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 REMEMBERED_AT_START: Final = 4096
-"""How many ends a start reads, with their halves."""
+"""How many ends a start reads, with their halves, and in how many records it looks for them."""
 
 
 def recover(store: Store, offsets: OffsetTable, table: Transactions) -> list[Noted]:
@@ -57,6 +58,8 @@ def recover(store: Store, offsets: OffsetTable, table: Transactions) -> list[Not
     halves = store.find_queue(HALF_TOPIC, 0)
     if halves is None or not halves.visible_offset:
         return []
+    for topic in (HALF_TOPIC, OP_HALF_TOPIC):
+        _require_intact(store, offsets, topic)
     start = max(offsets.query(GROUP, HALF_TOPIC, 0), halves.min_offset)
     ended, ended_before = _read_ends(store, offsets, table, start)
     found = list(_read_halves(store, halves, start, ended))
@@ -76,6 +79,21 @@ def recover(store: Store, offsets: OffsetTable, table: Transactions) -> list[Not
             len(alive), len(to_note), len(found),
         )  # fmt: skip
     return to_note
+
+
+def _require_intact(store: Store, offsets: OffsetTable, topic: str) -> None:
+    """Compare a queue with the log if an entry that is to be read does not lead to its record.
+
+    A half that is not found would never be asked about, and one whose end is not found would be
+    committed again.
+    """
+    queue = store.find_queue(topic, 0)
+    if queue is None:
+        return
+    start = max(offsets.query(GROUP, topic, 0), queue.min_offset)
+    intact = (is_intact(store.log, queue, offset) for offset in range(start, queue.visible_offset))
+    if queue.damaged or not all(intact):
+        store.mend_now(queue)
 
 
 def _read_ends(
@@ -111,7 +129,8 @@ def _remember_last(store: Store, halves: QueueIndex, table: Transactions) -> Non
         return
     found: list[tuple[int, End]] = []
     offset = queue.visible_offset
-    while len(found) < REMEMBERED_AT_START and offset > queue.min_offset:
+    first = max(queue.min_offset, offset - REMEMBERED_AT_START)  # RocketMQ's records say nothing
+    while len(found) < REMEMBERED_AT_START and offset > first:
         offset -= 1
         record = read(store, queue, offset)
         found += reversed([] if record is None else ends_in(record))

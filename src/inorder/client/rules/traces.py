@@ -22,6 +22,8 @@ NORMAL: Final = 0
 """RocketMQ's kind of a plain message."""
 BYTES_MAX: Final = 128_000
 """A message of traces holds at most so many bytes, as in Java."""
+KEYS_BYTES_MAX: Final = 24_000
+"""So that the index keys of a message of traces fit into its properties."""
 RETURN_TYPES: Final = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")
 
 
@@ -80,22 +82,33 @@ def ended(
 
 
 def cut(traces: Iterable[Trace]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the bodies of messages of traces, each with its index keys, each below the limit."""
+    """Return the bodies of messages of traces, each with its index keys, each below the limits.
+
+    Of a trace that has too many keys alone the last ones are left out.
+    """
     bodies: list[tuple[str, tuple[str, ...]]] = []
     texts: list[str] = []
     keys: dict[str, None] = {}
-    size = 0
+    size = keys_size = 0
     for trace in traces:
         length = len(trace.text.encode())
-        if texts and size + length > BYTES_MAX:
+        more = sum(_key_bytes(key) for key in trace.keys if key not in keys)
+        if texts and (size + length > BYTES_MAX or keys_size + more > KEYS_BYTES_MAX):
             bodies.append(("".join(texts), tuple(keys)))
-            texts, keys, size = [], {}, 0
+            texts, keys, size, keys_size = [], {}, 0, 0
         texts.append(trace.text)
-        keys.update(dict.fromkeys(trace.keys))
         size += length
+        for key in trace.keys:
+            if key not in keys and keys_size + _key_bytes(key) <= KEYS_BYTES_MAX:
+                keys[key] = None
+                keys_size += _key_bytes(key)
     if texts:
         bodies.append(("".join(texts), tuple(keys)))
     return bodies
+
+
+def _key_bytes(key: str) -> int:
+    return len(key.encode()) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,11 @@ log = get_logger(__name__)
 
 DECIDED_MAX: Final = 10_000
 """How many ends a producer remembers for questions of brokers."""
-QUESTIONS_MAX: Final = 256
-"""How many questions are answered at a time; brokers ask again about others."""
+QUESTIONS_MAX: Final = 2000
+"""How many questions wait for their answer, as in Java. A broker asks again about others, but gives
+a transaction up at last."""
+QUESTIONS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of messages in them; one fits always."""
 
 OnTransactionCheck = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
 
@@ -106,6 +109,7 @@ class Checks:
         self._listeners: list[OnTransactionCheck | None] = []  # of each producer
         self._tasks = Tasks(f"transactions of {group}")
         self._answering = 0
+        self._answering_bytes = 0
 
     def join(self, listener: OnTransactionCheck | None) -> None:
         """Count a producer; any listener of the group will do."""
@@ -120,8 +124,10 @@ class Checks:
 
     def asked(self, connection: Connection, command: Command) -> None:
         """Answer a question soon, unless too many wait."""
-        if self._answering < QUESTIONS_MAX:
+        size = self._answering_bytes + len(command.body)
+        if self._answering < QUESTIONS_MAX and (not self._answering or size <= QUESTIONS_BYTES_MAX):
             self._answering += 1
+            self._answering_bytes = size
             self._tasks.start(self._answer(connection, command), name="transaction check")
 
     async def _answer(self, connection: Connection, command: Command) -> None:
@@ -135,6 +141,7 @@ class Checks:
             return
         finally:
             self._answering -= 1
+            self._answering_bytes -= len(command.body)
         answer = EndTransaction(
             self._group, question.half_offset, question.half_position, int(_ENDS[state]),
             True, message.message_id, message.message_id, message.topic, question.broker,

@@ -57,7 +57,7 @@ def test_the_requester_is_named_by_the_reply() -> None:
 
 
 def test_waiting_replies_take_bounded_memory() -> None:
-    """Bodies count while their push is not answered; a single large one fits."""
+    """They count while their push is not answered; a single large one fits."""
     waiting = Waiting(100)
     assert waiting.enter(500)
     assert not waiting.enter(1)

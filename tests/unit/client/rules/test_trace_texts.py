@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from inorder.client.rules.traces import BYTES_MAX, Trace, Traced, begun, cut, ended, sent, views_of
+from inorder.client.rules.traces import (
+    BYTES_MAX,
+    KEYS_BYTES_MAX,
+    Trace,
+    Traced,
+    begun,
+    cut,
+    ended,
+    sent,
+    views_of,
+)
 
 MESSAGE = Traced("ID1", ("k1", "k2"), 3)
 
@@ -46,6 +56,19 @@ def test_traces_share_messages_up_to_a_size() -> None:
         (BYTES_MAX - 6, ("l", "a", "0", "1")), (BYTES_MAX, ("m",)),
     ]  # fmt: skip
     assert cut([]) == []
+
+
+def test_traces_of_messages_with_many_keys_fit_into_the_properties() -> None:
+    """A broker refuses more; then a hundred traces would be lost at once."""
+    many = [Trace(f"{n}\x02", (f"ID{n}", *(f"{n}-{k}" * 20 for k in range(4)))) for n in range(100)]
+    found = cut(many)
+    assert "".join(body for body, _ in found) == "".join(one.text for one in many)
+    assert [key for _, keys in found for key in keys] == [key for one in many for key in one.keys]
+    assert len(found) > 1
+    ((body, keys),) = cut([Trace("x\x02", ("ID", "k" * 20_000, "l" * 20_000, "m"))])
+    assert (body, keys) == ("x\x02", ("ID", "k" * 20_000, "m"))
+    for _, given in (*found, (body, keys)):
+        assert len(" ".join(given).encode()) < KEYS_BYTES_MAX
 
 
 def test_traces_are_read_back() -> None:
