@@ -565,3 +565,36 @@ def test_a_log_remembers_the_time_of_the_last_record_of_a_run():
     one, other = served([plain_sends(clients, 9), plain_sends(clients, 9)], between=later)
     assert one.broker.store.log.stored_at_ms == one.broker.clock.now_ms() - 7
     assert one.broker.store.log.stored_at_ms == other.broker.store.log.stored_at_ms
+
+
+@needs_compiled
+def test_what_a_run_has_stored_before_an_error_is_written_and_answered(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The memory ends, for instance: no record stays behind in a tick that nobody ends."""
+
+    def no_memory(data: bytes) -> int:
+        raise MemoryError
+
+    async def scenario() -> None:
+        monkeypatch.setattr("inorder.broker.sends.service.crc32", no_memory)
+        async with twins(SMALL) as sides:
+            clients, side = Clients(0), sides[0]
+            await begin(sides, clients)
+            side.feed(5000, plain_sends(clients, 4))
+            await side.settle()
+            side.answers()
+            whole = plain_sends(clients, 3)
+            side.feed(5000, whole + clients.request(310, send_fields(e="1", i=UNIQUE), b"b" * 2000))
+            assert side.connections[5000][0].closed
+            await side.settle()
+            queues = [side.broker.store.queue("Orders", n) for n in range(3)]
+            assert [queue.visible_offset for queue in queues] == [2, 2, 2]
+            side.feed(5001, plain_sends(clients, 3))
+            await side.settle()
+            assert [queue.visible_offset for queue in queues] == [3, 3, 3]
+
+    asyncio.run(scenario())
+
+
+UNIQUE = "UNIQ_KEY\x01U9\x02"

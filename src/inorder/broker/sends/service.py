@@ -237,11 +237,13 @@ class Sends:
         That one has changed nothing.
         """
         assert self._plain is not None, "the module is compiled"
-        end = self._plain.take(
-            frames, index, connection, connection.peer_host, replies.now_ms, replies.frames
-        )
-        replies.count += end - index
-        return end
+        before = self.packer.messages
+        try:
+            return self._plain.take(
+                frames, index, connection, connection.peer_host, replies.now_ms, replies.frames
+            )
+        finally:  # also after an error: what is stored is written and answered
+            replies.count += self.packer.messages - before
 
     def send_v2(
         self, connection: ServerConnection, header: bytes, body: bytes, replies: PendingReplies
