@@ -735,3 +735,26 @@ def test_a_message_that_is_given_back_is_no_transaction() -> None:
             assert len(rig.broker.transactions) == 0
 
     asyncio.run(scenario())
+
+
+def test_nobody_else_changes_how_far_the_broker_is_with_its_halves() -> None:
+    """A commit beyond a pending half, taken by the next start, would lose the half."""
+
+    async def scenario() -> None:
+        async with running() as rig:
+            await half(rig)
+            await half(rig)
+            group = "CID_RMQ_SYS_TRANS"
+            offsets = rig.broker.offsets
+            before = offsets.query(group, HALF, 0)
+            fields = {"consumerGroup": group, "topic": HALF, "queueId": "0", "commitOffset": "2"}
+            answer = await rig.ask(15, fields)
+            assert (answer.code, "broker itself" in (answer.remark or "")) == (0, True)
+            reset = {"topic": HALF, "group": group, "timestamp": "-1", "isForce": "true"}
+            assert (await rig.ask(222, reset)).code == 16
+            clone = {"srcGroup": "TOOLS_CONSUMER", "destGroup": group, "topic": HALF,
+                     "offline": "true"}  # fmt: skip
+            assert (await rig.ask(314, clone)).code == 16
+            assert offsets.query(group, HALF, 0) == before
+
+    asyncio.run(scenario())

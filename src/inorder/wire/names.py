@@ -72,6 +72,9 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 )
 """Topics that a client may not send to."""
 
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""Its offsets say how far the broker itself is with the halves of transactions and their ends."""
+
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -80,7 +83,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 """Groups that every broker has from the start."""
 

@@ -32,6 +32,7 @@ from inorder.errors import LeaseLost, LeasesFull, StoreError
 from inorder.logs import get_logger
 from inorder.model import GroupQueue
 from inorder.ordering.fence import merge
+from inorder.wire.names import TRANSACTION_GROUP
 from inorder.wire.requests.leases import (
     CommitAnswer,
     LeaseAnswer,
@@ -378,6 +379,8 @@ class LeaseService:
         return True
 
     def _exists(self, key: GroupQueue) -> bool:
+        if key.group == TRANSACTION_GROUP:
+            return False  # the broker reads these queues itself
         config = self._broker.topics.get(key.topic)
         return config is not None and key.queue_id < config.read_queues
 

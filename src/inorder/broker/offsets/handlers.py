@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.groups.relay import tell_reset
 from inorder.broker.offsets.rules import Ruling, kind_of
-from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
+from inorder.errors import (
+    GroupNotFound,
+    InvalidParameter,
+    NoPermission,
+    SystemError_,
+    TopicNotFound,
+)
 from inorder.logs import get_logger
 from inorder.model import TopicConfig, TopicQueue
 from inorder.wire.codes import LanguageCode, ResponseCode
 from inorder.wire.fields import encode_fields
 from inorder.wire.header import Command
+from inorder.wire.names import TRANSACTION_GROUP
 from inorder.wire.requests.nameserver import encode_group_list, encode_topic_list
 from inorder.wire.requests.offsets import (
     CloneOffsets,
@@ -162,6 +169,7 @@ def _not_taken(command: Command, ruling: Ruling, known: int) -> Command:
     why = {
         Ruling.HELD: "Offset ignored: the queue is locked by another client",
         Ruling.LOWER: f"Offset ignored: the group is at {known} already; reset it to go back",
+        Ruling.OWN: "Offset ignored: the broker itself keeps the offsets of this group",
     }
     return command.reply(remark=why.get(ruling), fields={})
 
@@ -305,6 +313,7 @@ def reset_offset(call: Call[ResetOffset]) -> Reply:
         raise TopicNotFound(f"Topic {topic} does not exist")
     if group not in broker.groups:
         raise GroupNotFound(f"Group {group} does not exist")
+    _require_foreign(group)
     targets = _targets(broker, request, config)
     if not targets:
         raise SystemError_("No queues to reset.")
@@ -326,6 +335,12 @@ def reset_offset(call: Call[ResetOffset]) -> Reply:
     answer = reset()
     settled = answer_settled(broker, answer) if broker.config.store.sync_flush else answer
     return _answer_noted(settled, notes) if notes else settled
+
+
+def _require_foreign(group: str) -> None:
+    """Refuse to set the offsets of the group by which the broker itself reads transactions."""
+    if group == TRANSACTION_GROUP:
+        raise NoPermission(f"the broker itself keeps the offsets of group {group}; name another")
 
 
 async def _answer_noted(
@@ -381,6 +396,7 @@ def clone_offsets(call: Call[CloneOffsets]) -> Reply:
     source, target = request.source_group, request.target_group
     if broker.find_group(request.target_group) is None:
         raise GroupNotFound(f"Group {request.target_group} does not exist")
+    _require_foreign(target)
     online = None if request.offline else broker.members.group(source)
     topics = [
         topic

@@ -304,6 +304,7 @@ class Ruling(Enum):
     HELD = auto()  # another client owns the queue
     LOWER = auto()  # the group is already further
     BEYOND = auto()  # the queue has no such messages
+    OWN = auto()  # the broker itself keeps the offsets of this group
 
 
 class Committer(NamedTuple):

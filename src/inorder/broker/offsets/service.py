@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from inorder.broker.leases import records as lease_records
 from inorder.broker.offsets.rules import CommitKind, Committed, Committer, Ruling, commit
 from inorder.model import GroupQueue
+from inorder.wire.names import TRANSACTION_GROUP
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -40,6 +41,8 @@ class OffsetService:
     ) -> Ruling:
         """Store an offset if the rules allow it; with `judge_only` only return the ruling."""
         broker = self._broker
+        if group == TRANSACTION_GROUP:
+            return Ruling.OWN
         return commit(
             broker.offsets,
             broker.locks,

@@ -37,7 +37,7 @@ from inorder.logs import get_logger
 from inorder.store.intact import is_intact
 from inorder.store.scan import LogScan, is_boundary
 from inorder.wire.extensions import ENDED_BEFORE
-from inorder.wire.names import HALF_TOPIC, OP_HALF_TOPIC
+from inorder.wire.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from inorder.wire.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Record, decode
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-GROUP: Final = "CID_RMQ_SYS_TRANS"
+GROUP: Final = TRANSACTION_GROUP
 REMEMBERED_AT_START: Final = 4096
 """How many ends a start reads, with their halves, and in how many records it looks for them."""
 
