@@ -13,7 +13,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from inorder.checker import Event, Sent, SentResult, Stored, queue_name
@@ -27,6 +27,7 @@ from inorder.testing.clock import EPOCH_MS
 from inorder.wire.properties import parse
 from inorder.wire.record import decode
 from tests.kit.popclient import BadAnswer, Handle, PopClient
+from tests.kit.pophistory import Ack, Grant, PopHistory
 from tests.kit.simcluster import BROKER_HOST, PORT, SimCluster, stream
 from tests.kit.simloop import Node, SimLoop
 
@@ -112,43 +113,6 @@ class PopPlan:
         return any(one == kind for _, one in self.faults)
 
 
-@dataclass(eq=False)
-class Grant:
-    """What a pop took from one queue, as the client that took it knows it."""
-
-    client: str
-    attempt: str
-    topic: str
-    queue_id: int
-    token: int
-    offsets: tuple[int, ...]
-    sent_ns: int
-    """When the pop was sent: its invisible time ends no earlier than counted from then."""
-    at_ns: int
-    """When the answer came."""
-    until_ns: dict[int, int] = field(default_factory=dict)
-    """Until when each message is invisible at least."""
-    asked: dict[int, int] = field(default_factory=dict)
-    """When the first acknowledgement of each message was sent."""
-    taken: dict[int, int] = field(default_factory=dict)
-    """When the first acknowledgement of each message was answered with success."""
-
-    def __str__(self) -> str:
-        offsets = f"{self.offsets[0]}-{self.offsets[-1]}"
-        return f"{self.topic}/{self.queue_id} {offsets} token {self.token} of {self.client}"
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """An acknowledgement of some messages of one batch; code None: nobody knows."""
-
-    grant: Grant
-    offsets: tuple[int, ...]
-    sent_ns: int
-    at_ns: int
-    code: int | None
-
-
 class Popper(ABC):
     """A consumer on a node of its own."""
 
@@ -220,7 +184,7 @@ class Popper(ABC):
             else:
                 code = await self.ask(lambda client: client.ack_all(handles))
             at_ns = world.now_ns()
-            world.acks.append(Ack(grant, offsets, sent_ns, at_ns, code))
+            world.history.acks.append(Ack(grant, offsets, sent_ns, at_ns, code))
             world.say(f"{self.name} acknowledged {offsets} of {grant}: {code}")
             if code == 0:
                 for offset in offsets:
@@ -252,8 +216,7 @@ class PopWorld(ABC):
         self.events: list[Event] = []
         self.acked: dict[str, int] = {}
         """The bodies that producers were told are stored, and their numbers."""
-        self.grants: list[Grant] = []
-        self.acks: list[Ack] = []
+        self.history = PopHistory()
         self.poppers: list[Popper] = []
         self.problems: list[str] = []
         self.timeline: list[tuple[float, str]] = []
@@ -323,8 +286,8 @@ class PopWorld(ABC):
         await self.look_again()
         self.judge()
         self.figures.update(
-            pops=len(self.grants), acks=len(self.acks), sent=len(self.acked),
-            refused=sum(1 for one in self.acks if one.code),
+            pops=len(self.history.grants), acks=len(self.history.acks), sent=len(self.acked),
+            refused=sum(1 for one in self.history.acks if one.code),
         )  # fmt: skip
 
     async def patiently(self, act: Callable[[], Awaitable[T]]) -> T:

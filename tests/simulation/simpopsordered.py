@@ -37,14 +37,13 @@ from inorder.errors import InorderError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.net.connection import Connection
 from tests.kit.popclient import PopClient, Popped
+from tests.kit.pophistory import CLOCK_NS, Ack, Grant, Reset
 from tests.kit.simcluster import BROKER_HOST, PORT
 from tests.kit.simloop import Node, SimLoop
 from tests.simulation.simpops import (
     BROKER,
     GROUP,
     TOPIC,
-    Ack,
-    Grant,
     Popper,
     PopPlan,
     PopWorld,
@@ -102,18 +101,6 @@ class Run:
     start_ns: int
     end_ns: int | None = None
     result: HandledResult | None = None
-
-
-@dataclass(eq=False)
-class Reset:
-    """An operator's reset of a queue."""
-
-    queue_id: int
-    target: int
-    sent_ns: int
-    position: int
-    """How far the queue had been handed out."""
-    answered: bool = False
 
 
 class OrderedPopper(Popper):
@@ -181,8 +168,7 @@ class OrderedPopper(Popper):
                 self.name, attempt, TOPIC, queue, batch.pop_time, offsets, sent_ns, at_ns,
                 dict.fromkeys(offsets, until_ns),
             )  # fmt: skip
-            world.granted(grant)
-            found.append((grant, messages))
+            found.append((world.granted(grant), messages))
         return found
 
     async def _handle(self, grant: Grant, messages: list[Popped]) -> None:
@@ -254,7 +240,9 @@ class OrderedPopper(Popper):
                 kept.append(one)
                 continue
             code, changed = answer
-            world.changes.append(Ack(grant, (handle.offset,), sent_ns, world.now_ns(), code))
+            world.history.changes.append(
+                Ack(grant, (handle.offset,), sent_ns, world.now_ns(), code)
+            )
             world.figures["changes"] += code == 0
             if changed is None:
                 world.figures["changes refused"] += 1
@@ -278,8 +266,6 @@ class OrderedWorld(PopWorld):
         self.done: dict[int, set[int]] = {}
         """Offsets that a handler is done with, by queue."""
         self.leases: list[Lease] = []
-        self.changes: list[Ack] = []
-        self.resets: list[Reset] = []
         self.commits: list[Committed] = []
         self._last: dict[int, int] = {}
         self._observer: BrokerApi | None = None
@@ -290,15 +276,10 @@ class OrderedWorld(PopWorld):
 
     # Notes.
 
-    def granted(self, grant: Grant) -> None:
+    def granted(self, grant: Grant) -> Grant:
         """Note a batch; an attempt that is tried again has the batch of before."""
-        for before in reversed(self.grants):
-            if (before.queue_id, before.token) == (grant.queue_id, grant.token):
-                if before.attempt != grant.attempt:
-                    self.problems.append(f"two batches have one token: {before} and {grant}")
-                break
         self.say(f"{grant.client} has {grant}")
-        self.grants.append(grant)
+        return self.history.add(grant)
 
     def compare_attempts(
         self,
@@ -351,7 +332,7 @@ class OrderedWorld(PopWorld):
         self._last[queue_id] = offset
         name = name_of(queue_id)
         if last is not None and offset < last:
-            wanted = [one for one in self.resets if one.queue_id == queue_id]
+            wanted = [one for one in self.history.resets if one.queue_id == queue_id]
             if any(one.target <= offset for one in wanted):
                 target = max(one.target for one in wanted if one.target <= offset)
                 self.commits.append(Committed("an operator", name, target, self.now_ns(), True))
@@ -369,7 +350,7 @@ class OrderedWorld(PopWorld):
         queue_id = draw.randrange(self.plan.queues)
         position = self.position(queue_id)
         reset = Reset(queue_id, draw.randint(0, position), self.now_ns(), position)
-        self.resets.append(reset)
+        self.history.resets.append(reset)
         self.say(f"{queue_id} is reset to {reset.target} of {position}")
         try:
             await self.admin.offsets.reset_queue(
@@ -437,7 +418,7 @@ class OrderedWorld(PopWorld):
             committed = broker.offsets.query(GROUP, TOPIC, queue.queue_id)
             if max(0, committed) < queue.visible_offset:
                 return f"{queue.queue_id} is at {committed} of {queue.visible_offset}"
-        last = {one.queue_id: one for one in self.resets}.values()
+        last = {one.queue_id: one for one in self.history.resets}.values()
         waiting = [one for one in last if one.answered and not self._is_replayed(one)]
         return f"a reset of {waiting[0].queue_id} to {waiting[0].target}" if waiting else ""
 
@@ -474,9 +455,11 @@ class OrderedWorld(PopWorld):
 
     def judge(self) -> None:
         """Hold the history against what is promised."""
-        for queue_id in {grant.queue_id for grant in self.grants}:
-            self._judge_grants(queue_id)
-            self._judge_acks(queue_id)
+        for run in self.runs:
+            if isinstance(run.owner, tuple) and run.end_ns is not None:
+                done = self.history.elsewhere.setdefault(run.queue_id, {})
+                done.setdefault(run.offset, run.end_ns)
+        self.problems += self.history.judge()
         self._judge_gaps()
         self._judge_leases()
         rules = Rules(
@@ -488,96 +471,10 @@ class OrderedWorld(PopWorld):
         self.figures.update(
             handled=len(self.runs), effects=sum(map(len, self.done.values())),
             refused_effects=self.store.refused, outlived=report.counts.get("outlived", 0),
-            stale=sum(1 for one in self.acks if one.code and self._successor(one) is not None),
+            stale=self.history.stale,
         )  # fmt: skip
         if not report.ok:
             self.problems.append(str(report))
-
-    def _of(self, queue_id: int) -> list[Grant]:
-        return [grant for grant in self.grants if grant.queue_id == queue_id]
-
-    def _was_reset(self, queue_id: int, offset: int, until_ns: int) -> bool:
-        """Tell whether an operator may have brought a message back before a time."""
-        return any(
-            one.queue_id == queue_id and one.target <= offset and one.sent_ns < until_ns
-            for one in self.resets
-        )
-
-    def _judge_grants(self, queue_id: int) -> None:
-        grants = self._of(queue_id)
-        for place, grant in enumerate(grants):
-            if list(grant.offsets) != list(range(grant.offsets[0], grant.offsets[-1] + 1)):
-                self.problems.append(f"{grant} has holes: {grant.offsets}")
-            for before in grants[:place]:
-                if before.attempt == grant.attempt:
-                    continue
-                if before.token >= grant.token:
-                    self.problems.append(f"the token of {grant} is not above that of {before}")
-                held_ns = self._held_until(before, grant.at_ns)
-                if grant.at_ns < held_ns:
-                    self.problems.append(
-                        f"{grant} was taken {(held_ns - grant.at_ns) / 1e6:.1f} ms before {before} "
-                        "was over"
-                    )
-                for offset in before.taken:
-                    if offset >= grant.offsets[0] and not self._was_reset(
-                        queue_id, offset, grant.at_ns
-                    ):
-                        self.problems.append(f"{offset} was acknowledged by {before}, see {grant}")
-            self._judge_begin(grant)
-
-    def _held_until(self, grant: Grant, at_ns: int) -> int:
-        """Return until when a batch held its queue at least, as it was known at a time."""
-        left = [
-            until_ns for offset, until_ns in grant.until_ns.items()
-            if grant.asked.get(offset, at_ns) >= at_ns
-        ]  # fmt: skip
-        return max(left, default=0)
-
-    def _judge_begin(self, grant: Grant) -> None:
-        """A batch begins at the first message that is not acknowledged: before it all is done."""
-        asked = {
-            offset for one in self._of(grant.queue_id) for offset, at_ns in one.asked.items()
-            if at_ns < grant.at_ns
-        }  # fmt: skip
-        asked |= {
-            run.offset for run in self.runs
-            if run.queue_id == grant.queue_id and isinstance(run.owner, tuple)
-            and run.end_ns is not None and run.end_ns < grant.at_ns
-        }  # fmt: skip
-        missing = set(range(grant.offsets[0])) - asked
-        if missing:
-            self.problems.append(f"{grant} begins behind {sorted(missing)[:9]}")
-
-    def _successor(self, ack: Ack) -> Grant | None:
-        """Return the batch that had come by when an acknowledgement of an older one was sent."""
-        return next(
-            (
-                one for one in self._of(ack.grant.queue_id)
-                if one.token > ack.grant.token and one.at_ns <= ack.sent_ns
-            ),
-            None,
-        )  # fmt: skip
-
-    def _judge_acks(self, queue_id: int) -> None:
-        for change in self.changes:
-            if change.code == 0 and self._successor(change) is not None:
-                self.problems.append(f"{change.grant} was changed after it was over")
-        taken: dict[int, Ack] = {}
-        for ack in self.acks:
-            if ack.grant.queue_id != queue_id or ack.code != 0:
-                continue
-            successor = self._successor(ack)
-            if successor is not None:
-                self.problems.append(f"{ack.grant} was acknowledged after {successor} had come")
-            for offset in ack.offsets:
-                first = taken.setdefault(offset, ack)
-                if first.grant.token != ack.grant.token and not self._was_reset(
-                    queue_id, offset, ack.sent_ns
-                ):
-                    self.problems.append(
-                        f"{queue_id}/{offset} was acknowledged by {first.grant} and {ack.grant}"
-                    )
 
     def _judge_gaps(self) -> None:
         """First deliveries of a queue have no gap."""
@@ -593,9 +490,9 @@ class OrderedWorld(PopWorld):
     def _judge_leases(self) -> None:
         """No queue is leased while a batch of it is out."""
         for lease in self.leases:
-            for grant in self._of(lease.queue_id):
-                if grant.sent_ns < lease.at_ns and grant.at_ns < lease.at_ns:
-                    held_ns = self._held_until(grant, lease.at_ns)
+            for grant in self.history.grants:
+                if grant.queue_id == lease.queue_id and grant.at_ns < lease.at_ns:
+                    held_ns = grant.held_until(lease.at_ns) - CLOCK_NS
                     if lease.at_ns < held_ns:
                         self.problems.append(
                             f"{lease} came {(held_ns - lease.at_ns) / 1e6:.1f} ms before {grant} "
@@ -606,7 +503,7 @@ class OrderedWorld(PopWorld):
         """Return grants and runs for the checker, all owners of a queue numbered in one row."""
         numbers: dict[tuple[int, str, int], int] = {}
         events: list[Granted | Handled] = []
-        owners = [(one.at_ns, one) for one in (*self.grants, *self.leases)]
+        owners = [(one.at_ns, one) for one in (*self.history.grants, *self.leases)]
         for number, (at_ns, one) in enumerate(sorted(owners, key=lambda pair: pair[0]), 1):
             kind = "pop" if isinstance(one, Grant) else "lease"
             token = one.token if isinstance(one, Grant) else one.epoch

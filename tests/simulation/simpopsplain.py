@@ -18,12 +18,12 @@ from inorder.checker import Handled, HandledResult, Handling, Rules, check
 from inorder.config import NetConfig
 from inorder.net.connection import Connection
 from tests.kit.popclient import Batch, PopClient, Popped
+from tests.kit.pophistory import Grant
 from tests.kit.simcluster import BROKER_HOST, PORT
 from tests.kit.simloop import Node, SimLoop
 from tests.simulation.simpops import (
     GROUP,
     TOPIC,
-    Grant,
     Popper,
     PopPlan,
     PopWorld,
@@ -170,7 +170,7 @@ class PlainWorld(PopWorld):
                 dict.fromkeys(offsets, until_ns),
             )  # fmt: skip
             self.say(f"{client} has {grant}: {' '.join(one.body for one in messages)}")
-            self.grants.append(grant)
+            self.history.grants.append(grant)
             for one in messages:
                 delivery = Delivery(client, one.body, grant, one.handle.offset, one.times)
                 self._judge_delivery(delivery, retried=one.handle.retry != "0")
@@ -267,7 +267,7 @@ class PlainWorld(PopWorld):
 
     def _judge_tokens(self) -> None:
         places: dict[tuple[str, int], list[Grant]] = {}
-        for grant in self.grants:
+        for grant in self.history.grants:
             places.setdefault((grant.topic, grant.queue_id), []).append(grant)
         first: Callable[[Grant], int] = lambda grant: grant.offsets[0]  # noqa: E731
         for grants in places.values():
