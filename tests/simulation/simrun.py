@@ -201,6 +201,11 @@ def story(outcome: Outcome, *, lines_max: int = 400) -> str:
     return "\n".join(lines)
 
 
+def _short(text: str) -> str:
+    """Leave out the middle of what is long."""
+    return text if len(text) < 8000 else f"{text[:3000]}\n…\n{text[-4000:]}"
+
+
 def kinds_of(seed: int, kind: str = "") -> tuple[str, ...]:
     """Return the kinds of runs that a seed plays: the contract's, and one of the others in turn."""
     return (kind,) if kind else (CONTRACT, list(BESIDE)[seed % len(BESIDE)])
@@ -248,7 +253,7 @@ def many(
             figures.update(counts)
             for name, problem in wrong.items():
                 failed.append((seed, name))
-                print(problem[:2000] if name == CONTRACT else problem[-6000:], flush=True)
+                print(_short(problem), flush=True)
             took_s = time.monotonic() - began
             if played % 1000 == 0:
                 print(f"{played} seeds, {len(failed)} failed, {played / took_s:.0f}/s", flush=True)
