@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from inorder.errors import CorruptRecord
 from inorder.net.connection import Connection
 from inorder.wire.header import Command
 from inorder.wire.properties import parse
@@ -314,7 +315,10 @@ def read_batch(answer: Command, topic: str, group: str, broker: str) -> Batch:
         for place, text in places(fields.get("msgOffsetInfo")).items()
     }
     queue_times, offset_times = counts(fields.get("orderCountInfo"))
-    records = decode_all(answer.body)
+    try:
+        records = decode_all(answer.body)
+    except CorruptRecord as error:
+        raise BadAnswer(f"no messages: {error}") from error
     if not records:
         raise BadAnswer("a pop was answered with success and without a message")
     found: dict[Place, list[int]] = {}

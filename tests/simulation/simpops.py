@@ -198,6 +198,8 @@ class Popper(ABC):
 class PopWorld(ABC):
     """One run."""
 
+    watch_s = 0.15
+
     def __init__(self, loop: SimLoop, plan: PopPlan) -> None:
         self.loop, self.plan = loop, plan
         store = StoreConfig(
@@ -311,7 +313,7 @@ class PopWorld(ABC):
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(self.watch_s)
             with contextlib.suppress(InorderError):
                 await self.watch()
 

@@ -148,6 +148,8 @@ class PlainPopper(Popper):
 class PlainWorld(PopWorld):
     """A run of plain POP."""
 
+    watch_s = 0.6
+
     def __init__(self, loop: SimLoop, plan: PopPlan) -> None:
         super().__init__(loop, plan)
         self.runs: list[tuple[Delivery, list[Any]]] = []
@@ -215,10 +217,20 @@ class PlainWorld(PopWorld):
         return not self.left()
 
     def left(self) -> str:
-        taken = {
-            body for body, ones in self.deliveries.items() if any(one.taken_ns for one in ones)
+        """Name what nobody has tried to acknowledge; then wait until nothing comes any more.
+
+        Of what was tried without an answer nobody knows: it comes again, or it was taken.
+        """
+        asked = {
+            body
+            for body, ones in self.deliveries.items()
+            if any(one.offset in one.grant.asked for one in ones)
         }
-        return " ".join(sorted(self.acked.keys() - taken)[:20])
+        if missing := self.acked.keys() - asked:
+            return " ".join(sorted(missing)[:20])
+        last_ns = max((grant.at_ns for grant in self.history.grants), default=0)
+        quiet_ns = self.now_ns() - last_ns
+        return "" if quiet_ns > (4 * self.plan.invisible_ms + 5000) * 1_000_000 else "not quiet yet"
 
     async def look_again(self) -> None:
         self.cluster.kill_broker()
