@@ -56,6 +56,11 @@ NOBODY: Final = Owner("", "\0")
 """The owner of queues that nobody may get yet; no client can have this instance id."""
 
 
+POPPED: Final = Owner("(popped)", "(pop)")
+"""The owner of queues whose messages were popped (`broker/pops/rules.py`); no client can have this
+instance id either."""
+
+
 class Terms(NamedTuple):
     """How long a lease lasts without a renewal, and how long it survives a lost connection."""
 
@@ -164,6 +169,8 @@ class Decision(NamedTuple):
 
 
 COUNTER_BITS: Final = 32
+POPPED_RETRY_MS: Final = 1000
+"""When to ask again for a queue with popped messages in flight; whoever waits is told earlier."""
 UNREAD_MS: Final = 10
 """When to check again a lease whose owner has unread input."""
 PAST_MAX: Final = 100_000
@@ -237,6 +244,9 @@ class LeaseTable:
         self.closed_until_ms = 0
         """Until this time the table renews leases but grants none: after a power cut it does not
         know which leases their owners still trust."""
+        self.is_popped: Callable[[GroupQueue], bool] = lambda _: False
+        """Whether a group has messages of a queue in flight that were popped without order; nobody
+        gets such a queue."""
         self._next_epoch = (start_number << COUNTER_BITS) + 1
         self._groups: dict[str, dict[GroupQueue, Lease]] = {}
         self._past: dict[GroupQueue, PastLease] = {}
@@ -286,6 +296,10 @@ class LeaseTable:
     def waiting(self, key: GroupQueue) -> dict[Owner, int | None]:
         """Return the owners that a queue was refused to, with their connections."""
         return dict(self._waiting.get(key, ()))
+
+    def take_waiting(self, key: GroupQueue) -> dict[Owner, int | None]:
+        """Remove and return the owners that a free queue was refused to."""
+        return self._waiting.pop(key, {})
 
     def is_current(self, key: GroupQueue, epoch: int) -> bool:
         """Return whether an epoch is current; each epoch has one owner."""
@@ -355,6 +369,11 @@ class LeaseTable:
             if epoch:
                 return Decision(Verdict.RESET, key, owner, wanted, lease.epoch, is_new=is_new)
             return self._grant(key, owner, wanted)
+        if owner != POPPED and self.is_popped(key):
+            until_ms = now_ms + POPPED_RETRY_MS
+            return Decision(
+                Verdict.REFUSE, key, owner, terms or ROCKETMQ_TERMS, 0, POPPED, until_ms
+            )
         past = self._past.get(key)
         if epoch:
             if past is None or past.released or (past.owner, past.epoch) != (owner, epoch):
