@@ -14,6 +14,7 @@ acknowledged does not come again; tokens grow; the committed offset passes nothi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from inorder.checker import (
 from inorder.client.api import BrokerApi
 from inorder.client.consume.consumer import Consumer
 from inorder.config import NetConfig
-from inorder.errors import InorderError
+from inorder.errors import InorderError, NotFound
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.net.connection import Connection
 from tests.kit.popclient import PopClient, Popped
@@ -323,7 +324,8 @@ class OrderedWorld(PopWorld):
             self._observer = BrokerApi(connection, timeout_ms=500)
         for queue_id in range(self.queues_max):
             queue = TopicQueue(TOPIC, BROKER, queue_id)
-            self._note_offset(queue_id, await self._observer.query_offset(GROUP, queue))
+            with contextlib.suppress(NotFound):  # a queue that there is not, or not yet
+                self._note_offset(queue_id, await self._observer.query_offset(GROUP, queue))
 
     def _note_offset(self, queue_id: int, offset: int) -> None:
         last = self._last.get(queue_id)
