@@ -173,25 +173,28 @@ class OrderedPopper(Popper):
         return found
 
     async def _handle(self, grant: Grant, messages: list[Popped]) -> None:
-        plan, rest, done = self.world.plan, list(messages), list[Popped]()
-        try:
-            while rest:
-                if self.draw.random() < plan.change_ratio:
-                    rest = await self._change(grant, rest, plan.invisible_ms)
-                if not rest or not self._may_begin(grant, rest):
-                    return
-                if not await self._handle_one(grant, rest[0]):
-                    if self.draw.random() < 0.5:
-                        await self._change(grant, rest, self.draw.randint(1, 200))
-                    return
-                one = rest.pop(0)
-                if plan.together:
-                    done.append(one)
-                elif not await self.acknowledge(grant, [one.handle]):
-                    return
-        finally:
-            if done:
-                await self.acknowledge(grant, [one.handle for one in done])
+        done: list[Popped] = []
+        await self._handle_all(grant, list(messages), done)
+        if done:
+            await self.acknowledge(grant, [one.handle for one in done])
+
+    async def _handle_all(self, grant: Grant, rest: list[Popped], done: list[Popped]) -> None:
+        """Handle messages as long as the batch may go on; note in `done` what to acknowledge."""
+        plan = self.world.plan
+        while rest:
+            if self.draw.random() < plan.change_ratio:
+                rest = await self._change(grant, rest, plan.invisible_ms)
+            if not rest or not self._may_begin(grant, rest):
+                return
+            if not await self._handle_one(grant, rest[0]):
+                if self.draw.random() < 0.5:
+                    await self._change(grant, rest, self.draw.randint(1, 200))
+                return
+            one = rest.pop(0)
+            if plan.together:
+                done.append(one)
+            elif not await self.acknowledge(grant, [one.handle]):
+                return
 
     def _may_begin(self, grant: Grant, rest: list[Popped]) -> bool:
         """Compare the clock with the earliest end of what is left of the batch."""
@@ -351,7 +354,8 @@ class OrderedWorld(PopWorld):
         await self._somebody(draw)
         queue_id = draw.randrange(self.plan.queues)
         position = self.position(queue_id)
-        reset = Reset(queue_id, draw.randint(0, position), self.now_ns(), position)
+        target = draw.randint(0, max(0, self._last.get(queue_id, 0)))
+        reset = Reset(queue_id, target, self.now_ns(), position)
         self.history.resets.append(reset)
         self.say(f"{queue_id} is reset to {reset.target} of {position}")
         try:
