@@ -139,7 +139,7 @@ def test_a_batch_and_its_block_survive_a_kill(boots: bool) -> None:
             await ack(rig, first, 1, 2)
             clock.advance(INVISIBLE_MS - 100)
         if boots:
-            files.reboot()
+            files._boot += 1
         async with running(files, clock=clock) as rig:
             assert offset_of(rig) == 1
             assert (await pop_in_order(rig, attemptId="b")).code == 210
