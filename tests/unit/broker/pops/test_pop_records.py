@@ -65,14 +65,13 @@ def state(table: PopTable) -> dict[GroupQueue, object]:
 
 def test_pops_and_acknowledgements_are_read_back() -> None:
     """The offset, the next pop, tokens and deadlines are as before."""
-    table = read(
-        [
-            popped(KEY, point([0, 1, 4]), 5, END),
-            popped(KEY, point([5], 7001, 11_000), 6, END),
-            PopDone(*KEY, 7000, [0, 1]),
-            PopDone(*KEY, 7001, [4]),
-        ]
-    )
+    records: list[PopRecord] = [
+        popped(KEY, point([0, 1, 4]), 5, END),
+        popped(KEY, point([5], 7001, 11_000), 6, END),
+        PopDone(*KEY, 7000, [0, 1]),
+        PopDone(*KEY, 7001, [4]),
+    ]
+    table = read(records)
     assert (table.floor(KEY), table.next_offset(KEY, 0), table.messages) == (4, 6, 2)
     assert table.pop_ms([KEY], 0) == 7002
     assert [table.point(KEY, one).deadline_ms for one in (4, 5)] == [10_000, 11_000]  # type: ignore[union-attr]
@@ -84,7 +83,10 @@ def test_pops_and_acknowledgements_are_read_back() -> None:
 )
 def test_deadlines_hold_within_a_boot(same_boot: bool, now_ms: int, deadline_ms: int) -> None:
     """After another boot, and if the clock says nonsense, the time begins anew at most."""
-    records = [popped(KEY, point([0]), 1, END), batch_record(OTHER, batch(until_ms=10_000), END)]
+    records: list[PopRecord] = [
+        popped(KEY, point([0]), 1, END),
+        batch_record(OTHER, batch(until_ms=10_000), END),
+    ]
     table = read(records, now_ms=now_ms, same_boot=same_boot)
     found = table.point(KEY, 0)
     assert found is not None
