@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from inorder.testing.clock import FakeClock
@@ -109,7 +110,7 @@ async def change(
     })  # fmt: skip
 
 
-def batch_body(*acks: dict[str, object]) -> bytes:
+def batch_body(*acks: Mapping[str, object]) -> bytes:
     """Return the body of a batch of acknowledgements."""
     return fastjson.dumps({"brokerName": "broker-a", "acks": list(acks)})
 

@@ -15,6 +15,7 @@ from tests.integration.popkit import (
     GROUP,
     INVISIBLE_MS,
     TOPIC,
+    Popped,
     ack,
     batch_ack,
     batch_body,
@@ -139,7 +140,7 @@ def test_a_batch_and_its_block_survive_a_kill(boots: bool) -> None:
             await ack(rig, first, 1, 2)
             clock.advance(INVISIBLE_MS - 100)
         if boots:
-            files.reboot()
+            files._boot += 1
         async with running(files, clock=clock) as rig:
             assert offset_of(rig) == 1
             assert (await pop_in_order(rig, attemptId="b")).code == 210
@@ -216,18 +217,18 @@ def test_a_waiting_pop_gets_the_queue_when_its_batch_is_done_or_its_time_ends() 
             await send(rig, 4)
             first = await pop_in_order(rig, maxMsgNums="1", attemptId="a")
 
-            def wait(name: str) -> asyncio.Task[object]:
-                fields = {"pollTime": "60000", "attemptId": name, "maxMsgNums": "1"}
-                return asyncio.create_task(pop_in_order(rig, **fields))
+            def wait(name: str) -> asyncio.Task[Popped]:
+                work = pop_in_order(rig, pollTime="60000", attemptId=name, maxMsgNums="1")
+                return asyncio.create_task(work)
 
             waiting = wait("b")
             await until(lambda: len(rig.broker.pop_polls) == 1)
             await ack(rig, first, 1, 0)
-            assert (await waiting).bodies == [b"m1"]  # type: ignore[attr-defined]
+            assert (await waiting).bodies == [b"m1"]
             waiting = wait("c")
             await until(lambda: len(rig.broker.pop_polls) == 1)
             await move(rig, clock, INVISIBLE_MS)
-            assert (await waiting).bodies == [b"m1"]  # type: ignore[attr-defined]
+            assert (await waiting).bodies == [b"m1"]
 
     run(scenario)
 

@@ -119,6 +119,8 @@ class Broker:
     delays: Delays
     transaction_service: TransactionService
     timers: Timers
+    leases: LeaseTable
+    locks: QueueLocks
     waits: PullWaits[ServerConnection, Pull]
     assignments: Assignments
     pop_table: PopTable
@@ -155,14 +157,12 @@ class Broker:
         self.commits = CommitTable()
         self.generations = Generations()
         self.members: Members[ServerConnection] = Members()
-        self.leases = LeaseTable()
-        self.locks = QueueLocks(self.leases, lease_ms=config.lock_expiry_ms)
+        self._make_owners()
         self.producers: ProducerTable[ServerConnection] = ProducerTable(
             producers_max=config.producers_max
         )
         self.transactions = Transactions(pending_max=config.transactions_max)
         self._unnoted: list[Noted] = []
-        self._make_waits()
         self.stats = BrokerStats(monotonic_ms=clock.monotonic_ms(), now_ms=now_ms)
         self.deliveries = Deliveries()
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
@@ -197,15 +197,16 @@ class Broker:
         self.parking = Parking(self)
         self.replies = ReplyService(self)
 
-    def _make_waits(self) -> None:
-        """Make the tables of pulls and pops."""
+    def _make_owners(self) -> None:
+        """Make the tables of leases, locks and pops, which keep each other away; and who waits."""
         config = self.config
         self.waits = PullWaits(
             waits_max=config.waits_max, connection_waits_max=config.net.outstanding_max
         )
         self.assignments = Assignments(self)
         self.pop_table = PopTable(Room(config.pop_inflight_max, config.pop_check_points_max))
-        self.leases.is_popped = self.pop_table.in_flight
+        self.leases = LeaseTable(is_popped=self.pop_table.in_flight)
+        self.locks = QueueLocks(self.leases, lease_ms=config.lock_expiry_ms)
 
         def polls() -> Polls[ServerConnection, Any]:
             return Polls(

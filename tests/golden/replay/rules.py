@@ -24,7 +24,6 @@ def _later(what: str, *codes: int) -> None:
     LATER.update(dict.fromkeys(codes, what))
 
 
-_later("POP", 400, 401, 402, 200050, 200051, 200053)
 _later("replication", 43, 906, 907)
 _later("users and policies", 3005)
 _later("not planned: cold data flow control", 2003)

@@ -237,14 +237,19 @@ class LeaseTable:
     """The leases of all groups, and the owners that wait for them."""
 
     def __init__(
-        self, *, start_number: int = 0, leases_max: int = 500_000, ordered_max: int = ORDERED_MAX
+        self,
+        *,
+        start_number: int = 0,
+        leases_max: int = 500_000,
+        ordered_max: int = ORDERED_MAX,
+        is_popped: Callable[[GroupQueue], bool] = lambda _: False,
     ) -> None:
         self.leases_max = leases_max
         self.ordered_max = ordered_max
         self.closed_until_ms = 0
         """Until this time the table renews leases but grants none: after a power cut it does not
         know which leases their owners still trust."""
-        self.is_popped: Callable[[GroupQueue], bool] = lambda _: False
+        self._is_popped = is_popped
         """Whether a group has messages of a queue in flight that were popped without order; nobody
         gets such a queue."""
         self._next_epoch = (start_number << COUNTER_BITS) + 1
@@ -369,7 +374,7 @@ class LeaseTable:
             if epoch:
                 return Decision(Verdict.RESET, key, owner, wanted, lease.epoch, is_new=is_new)
             return self._grant(key, owner, wanted)
-        if owner != POPPED and self.is_popped(key):
+        if owner != POPPED and self._is_popped(key):
             until_ms = now_ms + POPPED_RETRY_MS
             return Decision(
                 Verdict.REFUSE, key, owner, terms or ROCKETMQ_TERMS, 0, POPPED, until_ms

@@ -414,6 +414,7 @@ class Pops:
             end = self._store.end_offset(topic, queue_id)
             first = max(end - 1, least, 0) if known is None else known
         offsets.commit(group, topic, queue_id, first, self._broker.clock.now_ms())
+        self._broker.lease_journal.flush()  # or a kill would let the group begin elsewhere
         return first
 
     def _read(

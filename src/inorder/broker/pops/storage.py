@@ -23,10 +23,9 @@ def restore(broker: Broker, records: Iterable[object], *, same_boot: bool) -> No
     """Restore what was popped from the records of the journal, and the offsets that follow."""
     table = broker.pop_table
     replay(records, table, now_ms=broker.clock.monotonic_ms(), same_boot=same_boot)
-    for key in list(table.queues):
-        floor, known = table.floor(key), broker.offsets.query(*key)
-        if floor is not None and 0 <= known < floor:
-            broker.offsets.put(*key, floor, broker.clock.now_ms())
+    for key, queue in table.queues.items():
+        if (queue.cursor or queue.points) and broker.offsets.query(*key) < queue.floor():
+            broker.offsets.put(*key, queue.floor(), broker.clock.now_ms())
     if table.points:
         log.info("popped messages in flight=%d check_points=%d", table.messages, table.points)
 

@@ -334,8 +334,8 @@ def test_messages_are_counted_that_were_handed_out_before(
 @pytest.mark.parametrize("owner", [Owner("anne", "i1"), STOCK])
 def test_a_queue_is_popped_or_leased_never_both(owner: Owner) -> None:
     """A pop in order is an owner like others; messages in flight keep all owners away."""
-    leases, table = LeaseTable(), PopTable()
-    leases.is_popped = table.in_flight
+    table = PopTable()
+    leases = LeaseTable(is_popped=table.in_flight)
 
     def ask(who: Owner) -> LeaseVerdict:
         decision = leases.decide(KEY, who, 0, terms=Terms(3000, 3000))
@@ -357,8 +357,8 @@ def test_a_queue_is_popped_or_leased_never_both(owner: Owner) -> None:
 
 def test_an_expired_owner_does_not_resume_beside_messages_in_flight() -> None:
     """They were popped after its lease had ended."""
-    leases, table = LeaseTable(), PopTable()
-    leases.is_popped = table.in_flight
+    table = PopTable()
+    leases = LeaseTable(is_popped=table.in_flight)
     anne = Owner("anne", "i1")
     granted = leases.decide(KEY, anne, 0, terms=Terms(100, 100))
     leases.apply(granted, 0)
