@@ -507,6 +507,37 @@ def test_a_late_acknowledgement_is_refused_or_ends_it() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("sync_flush", [False, True])
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_an_acknowledgement_at_the_end_of_the_time_counts_or_is_refused(
+    seed: int, sync_flush: bool
+) -> None:
+    """Also while the copy for the retry topic is on its way to the disk."""
+
+    async def scene(loop: SimLoop) -> None:
+        stage = Stage(loop, sync_flush=sync_flush)
+        client = await stage.start(32)
+        batch = await take(client)
+        popped_s = loop.time()  # a moment after the broker's count began
+        codes: dict[int, int] = {}
+
+        async def acknowledge(place: int, handle: Handle, number: int) -> None:
+            await asyncio.sleep(popped_s + (INVISIBLE_MS - 5 + place * 0.25) / 1000 - loop.time())
+            codes[number] = await client.ack(handle)
+
+        await asyncio.gather(
+            *(
+                acknowledge(place, one.handle, int(one.body))
+                for place, one in enumerate(batch.messages)
+            )
+        )
+        assert 0 in codes.values()
+        again = {number for number, _, _ in await take_until(client, 40, 20)}
+        assert again == {number for number, code in codes.items() if code}
+
+    play(scene, seed)
+
+
 def test_another_invisible_time_counts_from_the_change() -> None:
     """The handle of before is of no use any more; the new one acknowledges."""
 
