@@ -366,6 +366,25 @@ def test_no_lock_while_a_batch_is_out_and_no_batch_while_there_is_a_lock() -> No
     play(scene)
 
 
+def test_no_lock_while_messages_without_order_are_out() -> None:
+    """The owner of a queue begins when what others have of it is done."""
+
+    async def scene(loop: SimLoop) -> None:
+        stage = Stage(loop)
+        client, api = await stage.start(3), await stage.api()
+        queue = TopicQueue(TOPIC, "broker-a", 0)
+        batch = await take(client)
+        assert queue not in await api.lock("c1@1", GROUP, [queue])
+        assert not (await client.pop(TOPIC, invisible_ms=INVISIBLE_MS, order=True)).messages
+        assert await client.ack_all(handles(batch)) == 0
+        assert queue in await api.lock("c1@1", GROUP, [queue])
+        await stage.send(1, first=3)
+        found = await client.pop(TOPIC, invisible_ms=INVISIBLE_MS)
+        assert not found.messages
+
+    play(scene)
+
+
 def test_no_lease_while_a_batch_is_out() -> None:
     """A consumer of ours begins when the batch is over, behind what was acknowledged of it."""
 
@@ -473,6 +492,7 @@ def test_what_is_acknowledged_never_comes_again_and_the_rest_does(killed: bool) 
         by_number = {int(one.body): one.handle for one in batch.messages}
         assert [await client.ack(by_number[n]) for n in (1, 4)] == [0, 0]
         assert await client.ack_all([by_number[2], by_number[5]]) == 0
+        assert await stage.committed() <= 0
         if killed:
             client = await stage.kill()
         assert numbers(await take(client)) == []
