@@ -192,16 +192,18 @@ def test_o20_a_batch_is_known_after_its_broker_died() -> None:
         stage = Stage(loop)
         client = await stage.start(6)
         zero, one, two = handles(await pop(client, "a", count=3))
-        assert await client.ack(zero) == 0
         client = await stage.kill()
         assert numbers(await pop(client, "b")) == []
+        assert await client.ack(zero) == 0
+        client = await stage.kill()
+        assert numbers(await pop(client, "c")) == []
         assert await stage.committed() == 1
         assert await client.ack(two) == 0
         assert await stage.committed() == 1
         client = await stage.kill()
         assert await client.ack(one) == 0
         assert await stage.committed() == 3
-        assert numbers(await pop(client, "c")) == [3, 4, 5]
+        assert numbers(await pop(client, "d")) == [3, 4, 5]
 
     play(scene)
 
