@@ -23,6 +23,7 @@ JAVA = BY_NAME["java-5.3.3-json"]
 QUERY_ASSIGNMENT = 400
 INVISIBLE_MS = 6000
 PATIENT_MS = 60_000
+SENT = 400
 AGAIN_S = 60
 """A message that failed is invisible for ten seconds; RocketMQ brings it back some time later."""
 
@@ -125,18 +126,19 @@ def test_what_a_killed_consumer_had_comes_to_the_other_one(
 ) -> None:
     """It had popped more than it handled; nothing of that is lost."""
     topic, group = popping(client, "killed")
-    client.push("survivor", topic, group=group, pop_ms=INVISIBLE_MS, work_ms=10)
     with running(JAVA, ground, tmp_path) as victim:
-        victim.push("victim", topic, group=group, pop_ms=INVISIBLE_MS, work_ms=50)
-        sent = 0
-        while len(victim.driver.messages("begun", "victim")) < 5:
-            client.produce(topic, 40, first=sent)
-            sent += 40
+        victim.push("victim", topic, group=group, pop_ms=INVISIBLE_MS, work_ms=100)
+        client.produce(topic, SENT)
+        victim.driver.wait(
+            lambda: len(victim.driver.messages("begun", "victim")) > 5, "what it begins"
+        )
+        client.push("survivor", topic, group=group, pop_ms=INVISIBLE_MS)
         victim.driver.kill()
         by_victim = {message.number for message in victim.driver.messages("got", "victim")}
+    assert len(by_victim) < SENT
 
     def missing() -> set[int]:
-        return set(range(sent)) - by_victim - set(client.got_numbers("survivor"))
+        return set(range(SENT)) - by_victim - set(client.got_numbers("survivor"))
 
     deadline = time.monotonic() + AGAIN_S
     while missing():
