@@ -18,7 +18,7 @@ from inorder.checker import Handled, HandledResult, Handling, Rules, check
 from inorder.config import NetConfig
 from inorder.net.connection import Connection
 from tests.kit.popclient import Batch, PopClient, Popped
-from tests.kit.pophistory import Grant
+from tests.kit.pophistory import CLOCK_NS, Grant
 from tests.kit.simcluster import BROKER_HOST, PORT
 from tests.kit.simloop import Node, SimLoop
 from tests.simulation.simpops import (
@@ -192,8 +192,8 @@ class PlainWorld(PopWorld):
                 self.problems.append(f"{what} counted {delivery.times} after {one.times}")
             if one.taken_ns and one.taken_ns < delivery.grant.sent_ns:
                 self.problems.append(f"{what}, and was acknowledged by {one.grant}")
-            if delivery.grant.at_ns < one.until_ns and not one.grant.asked.get(one.offset):
-                early_ms = (one.until_ns - delivery.grant.at_ns) / 1e6
+            early_ms = (one.until_ns - CLOCK_NS - delivery.grant.at_ns) / 1e6
+            if early_ms > 0 and one.offset not in one.grant.asked:
                 self.problems.append(f"{what} {early_ms:.1f} ms before {one.grant} was over")
 
     async def watch(self) -> None:
