@@ -58,6 +58,7 @@ class Player:
         self._beats = Beats(conversation)
         self._last = {row.connection: row.seq for row in conversation.rows}
         self._halves: dict[str, tuple[str, str]] = {}  # our offset and position of each message
+        self._tokens: dict[str, str] = {}  # our time of each pop
         self._played = Played()
 
     async def play(self) -> Played:
@@ -155,6 +156,8 @@ class Player:
         self._played.exchanges.append(
             Exchange(self._conversation.name, self._conversation.whole, row, captured.command, ours)
         )
+        if "popTime" in ours.fields:
+            self._tokens[captured.command.fields.get("popTime", "")] = ours.fields["popTime"]
         if row.command.code in SENDS and captured.command.code == ours.code == 0:
             self._learn_positions(captured.command, ours)
             unique, offset = ours.fields.get("transactionId"), ours.fields["queueOffset"]
@@ -172,6 +175,9 @@ class Player:
         changed: dict[str, str] = {}
         if captured is not None and _may_be_held(command) and _ran_out(captured):
             changed["pollTime" if command.code == POP_MESSAGE else "suspendTimeoutMillis"] = HELD_MS
+        elif "extraInfo" in fields:
+            start, token, *rest = fields["extraInfo"].split(" ")
+            changed["extraInfo"] = " ".join((start, self._tokens.get(token, token), *rest))
         elif command.code in (33, 36) and row.peer == BROKER and "offset" in fields:
             changed["offset"] = str(self._position(int(fields["offset"])))
         elif command.code == END_TRANSACTION and fields.get("msgId") in self._halves:

@@ -170,6 +170,13 @@ RULES: tuple[Rule, ...] = (
         when=_half_send,
     ),
     Rule(
+        "modes-elsewhere",
+        "Other conversations had set request modes before.",
+        codes=frozenset((402,)),
+        where="body.messageRequestModeMap.*",
+        state=True,
+    ),
+    Rule(
         "sql-in-between",
         "A heartbeat registers a subscription and its SQL92 filter in one step. RocketMQ takes "
         "two, and answers a pull that comes in between with 28.",

@@ -236,8 +236,9 @@ class Pops:
     def _revive_of(self, pop: Pop) -> int:
         if pop.request.order:
             return ORDER_REVIVE_QUEUE
-        self._revive_queue = (self._revive_queue + 1) % REVIVE_QUEUES
-        return self._revive_queue
+        found = self._revive_queue
+        self._revive_queue = (found + 1) % REVIVE_QUEUES
+        return found
 
     async def _pop_apart(self, pop: Pop, cold: _Cold, deadline_ms: int) -> Command | None:
         """Read messages in a thread and begin anew, as often as that is needed."""
