@@ -1,15 +1,15 @@
 """Acknowledgements of popped messages, and changes of the time until others see them.
 
-An acknowledgement is in the journal before its answer; under sync flush it is on disk. One under an
-unknown token is answered as RocketMQ does, with success, if the message was popped without order:
-it was acknowledged before, or its copy lies in the retry topic. In order it is refused with 208
-and changes nothing: another consumer may have the queue. Why: decision 54.
+An acknowledgement is in the journal before its answer; under sync flush it is on disk. Success says
+that the message does not come again to the group. So one under a token that is over is refused with
+208 and changes nothing: without order the copy of the message lies in the retry topic, in order
+another consumer may have the queue. Why: decision 54.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import POPPED, Terms
@@ -25,7 +25,7 @@ from inorder.wire.codes import ResponseCode
 from inorder.wire.requests.pops import AckMessage, BatchAck, ChangeInvisibleTime, decode_receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Coroutine
     from typing import Any
 
     from inorder.broker.broker import Broker
@@ -39,6 +39,11 @@ class Refusal(NamedTuple):
 
     code: int
     remark: str
+
+
+_OVER: Final = Refusal(
+    ResponseCode.NO_MESSAGE, "the time of the message is over, or it was acknowledged"
+)
 
 
 class Acks:
@@ -75,7 +80,7 @@ class Acks:
         if receipt.in_order:
             refusal = self._ack_in_order(key, receipt.pop_ms, [request.offset])
         else:
-            self._ack([(key, receipt.pop_ms, [request.offset])])
+            refusal = self._ack([(key, receipt.pop_ms, [request.offset])])
         return self._settled(command, refusal)
 
     def ack_batch(
@@ -96,7 +101,7 @@ class Acks:
                 refusal = self._ack_in_order(key, one.pop_ms, offsets) or refusal
             else:
                 plain.append((key, one.pop_ms, offsets))
-        self._ack(plain)
+        refusal = self._ack(plain) or refusal
         return self._settled(command, refusal)
 
     def change(
@@ -113,16 +118,13 @@ class Acks:
         fields = {"reviveQid": str(receipt.revive_queue)}
         if receipt.in_order:
             refusal = self._change_in_order(key, receipt.pop_ms, request)
-            invisible_ms = self._broker.clock.now_ms() + request.invisible_ms - receipt.pop_ms
+            invisible_ms = self._passed_ms(key) + request.invisible_ms
             fields |= {"popTime": str(receipt.pop_ms), "invisibleTime": str(invisible_ms)}
         else:
             pop_ms = self._change(key, receipt.pop_ms, request)
             refusal = None
             if pop_ms is None:
-                refusal = Refusal(
-                    ResponseCode.NO_MESSAGE,
-                    "the time of the message is over, or it was acknowledged",
-                )
+                refusal = _OVER
             fields |= {"popTime": str(pop_ms), "invisibleTime": str(request.invisible_ms)}
         return self._settled(command, refusal, fields)
 
@@ -160,20 +162,24 @@ class Acks:
 
     # -- without order ---------------------------------------------------------------------------
 
-    def _ack(self, acks: Iterable[tuple[GroupQueue, int, list[int]]]) -> None:
-        """Take acknowledgements without order, in one write."""
-        known = [
-            (key, pop_ms, found)
+    def _ack(self, acks: list[tuple[GroupQueue, int, list[int]]]) -> Refusal | None:
+        """Take acknowledgements without order, in one write; refuse what is not in flight."""
+        found = [
+            (key, pop_ms, self._table.in_hand(key, pop_ms, offsets))
             for key, pop_ms, offsets in acks
-            if (found := self._table.in_hand(key, pop_ms, offsets))
         ]
+        refusal = None
+        if any(len(one[2]) < len(offsets) for one, (*_, offsets) in zip(found, acks, strict=True)):
+            refusal = _OVER
+        known = [one for one in found if one[2]]
         if not known:
-            return
+            return refusal
         self._broker.lease_journal.write(
             PopDone(*key, pop_ms, offsets) for key, pop_ms, offsets in known
         )
         for key, pop_ms, offsets in known:
             self.finish(key, pop_ms, offsets)
+        return refusal
 
     def finish(self, key: GroupQueue, pop_ms: int, offsets: list[int]) -> None:
         """Take messages out of flight; the journal has it."""
@@ -210,7 +216,7 @@ class Acks:
         return judge(
             self._table.batches.get(key), self._leases.get(key), self._leases.past(key),
             pop_ms=pop_ms, offset=offset, committed=self._broker.offsets.query(*key),
-            in_flight=self._table.in_flight(key),
+            ended_ms=self._table.ended_ms(key), in_flight=self._table.in_flight(key),
         )  # fmt: skip
 
     def _refusal(self, key: GroupQueue, verdict: Verdict, offset: int) -> Refusal | None:
@@ -292,6 +298,13 @@ class Acks:
             return
         self._broker.lease_service.release_popped(key, epoch)
         self._broker.pops.wake_group(key.group)
+
+    def _passed_ms(self, key: GroupQueue) -> int:
+        """Return how long ago the batch of a queue was popped, whatever the wall clock says."""
+        batch = self._table.batches.get(key)
+        if batch is None:
+            return 0
+        return self._broker.clock.monotonic_ms() - (batch.until_ms - batch.invisible_ms)
 
     def _change_in_order(
         self, key: GroupQueue, pop_ms: int, request: ChangeInvisibleTime

@@ -144,7 +144,7 @@ class Verdict(Enum):
 
     TAKEN = auto()
     BLOCKS = auto()  # the queue was reset meanwhile: counts for the block, commits nothing
-    DONE = auto()  # the group is further already
+    DONE = auto()  # this batch acknowledged it already
     UNKNOWN = auto()  # the batch has no such message
     STALE = auto()  # the batch lost its queue
 
@@ -157,28 +157,35 @@ def judge(
     pop_ms: int,
     offset: int,
     committed: int,
+    ended_ms: int = 0,
     in_flight: bool = False,
 ) -> Verdict:
     """Judge an acknowledgement of a message that was popped in order.
 
-    A batch whose time has ended still counts while nobody else got the queue. `in_flight`: the
-    group has messages of the queue in flight that were popped without order.
+    A batch whose time has ended still counts while nobody else got the queue. What was acknowledged
+    is done under the token that did it, and stale under any other: another owner handled it.
+    `ended_ms` is the token of the last batch that is done; `in_flight`: the group has messages of
+    the queue in flight that were popped without order.
     """
     if batch is None or batch.pop_ms != pop_ms:
-        return Verdict.DONE if offset < committed else Verdict.STALE
+        was_last = batch is None and pop_ms == ended_ms
+        return Verdict.DONE if was_last and offset < committed else Verdict.STALE
+    if offset not in batch.offsets:
+        return Verdict.UNKNOWN
+    if offset not in batch.unfinished:
+        return Verdict.DONE
     if lease is None:
         holds = (
             not in_flight
+            and not batch.was_reset
             and past is not None
             and not past.released
             and (past.owner, past.epoch) == (POPPED, batch.epoch)
         )
     else:
         holds = lease.owner == POPPED and (lease.epoch == batch.epoch or batch.was_reset)
-    if not holds or (lease is None and batch.was_reset):
-        return Verdict.DONE if offset < committed and not batch.was_reset else Verdict.STALE
-    if offset not in batch.offsets:
-        return Verdict.DONE if offset < committed else Verdict.UNKNOWN
+    if not holds:
+        return Verdict.STALE
     return Verdict.BLOCKS if batch.was_reset else Verdict.TAKEN
 
 
@@ -272,15 +279,13 @@ class PopTable:
         queue.used_ms = now_ms
 
     def in_hand(self, key: GroupQueue, pop_ms: int, offsets: Iterable[int]) -> list[int]:
-        """Return those offsets that are in flight under a token."""
+        """Return those offsets that are in flight under a token, and not on their way out of it.
+
+        The copies of a check point that is being revived are perhaps in the log already.
+        """
         queue = self.queues.get(key)
-        if queue is None:
-            return []
-        points = queue.points
-        return [
-            one for one in dict.fromkeys(offsets)
-            if (point := points.get(one)) is not None and point.pop_ms == pop_ms
-        ]  # fmt: skip
+        found = [] if queue is None else _under(queue, pop_ms, offsets)
+        return [one for one, point in found if not point.reviving]
 
     def point(self, key: GroupQueue, offset: int) -> CheckPoint | None:
         """Return the check point of a message in flight."""
@@ -290,9 +295,10 @@ class PopTable:
     def finish(self, key: GroupQueue, pop_ms: int, offsets: Iterable[int]) -> None:
         """Take messages out of flight that are under a token."""
         queue = self.queues.get(key)
-        for offset in self.in_hand(key, pop_ms, offsets):
-            assert queue is not None, "it has messages in flight"
-            point = queue.points.pop(offset)
+        if queue is None:
+            return
+        for offset, point in _under(queue, pop_ms, offsets):
+            del queue.points[offset]
             point.left.pop(offset, None)
             self.points -= not point.left
         self._compact()
@@ -372,6 +378,11 @@ class PopTable:
 
     # In order.
 
+    def ended_ms(self, key: GroupQueue) -> int:
+        """Return the newest token of a queue whose last batch is done."""
+        queue = self.queues.get(key)
+        return 0 if queue is None else queue.last_pop_ms
+
     def put_batch(self, key: GroupQueue, batch: Batch) -> None:
         """Store a batch in the place of the one before."""
         self.batches[key] = batch
@@ -412,3 +423,12 @@ class PopTable:
             for point in queue.check_points():
                 if not point.reviving:
                     self._deadlines.push(point.deadline_ms, (key, point))
+
+
+def _under(queue: PoppedQueue, pop_ms: int, offsets: Iterable[int]) -> list[tuple[int, CheckPoint]]:
+    """Return those offsets that are in flight under a token, with their check points."""
+    points = queue.points
+    return [
+        (one, point) for one in dict.fromkeys(offsets)
+        if (point := points.get(one)) is not None and point.pop_ms == pop_ms
+    ]  # fmt: skip

@@ -279,9 +279,11 @@ STOCK = Owner("stock")
         (batch(), lease(), None, (4, 7000, False), Verdict.TAKEN),
         (batch(), lease(), None, (6, 7000, False), Verdict.TAKEN),
         (batch(), lease(), None, (9, 7000, False), Verdict.UNKNOWN),
-        (batch(), lease(), None, (3, 7000, False), Verdict.DONE),
+        (batch(), lease(), None, (3, 7000, False), Verdict.UNKNOWN),
+        (batch().with_ack(5), lease(), None, (5, 7000, False), Verdict.DONE),
+        (batch().with_ack(5), lease(STOCK), None, (5, 7000, False), Verdict.DONE),
         (batch(), lease(), None, (4, 6999, False), Verdict.STALE),
-        (batch(), lease(), None, (3, 6999, False), Verdict.DONE),
+        (batch(), lease(), None, (3, 6999, False), Verdict.STALE),
         (batch(), lease(epoch=6), None, (4, 7000, False), Verdict.STALE),
         (batch(), lease(STOCK), None, (4, 7000, False), Verdict.STALE),
         (batch(), lease(NOBODY, 6), None, (4, 7000, False), Verdict.STALE),
@@ -294,10 +296,11 @@ STOCK = Owner("stock")
         (None, None, None, (4, 7000, False), Verdict.STALE),
         (None, lease(), None, (4, 7000, False), Verdict.STALE),
         (None, None, None, (3, 7000, False), Verdict.DONE),
+        (None, None, None, (3, 6999, False), Verdict.STALE),
         (RESET, lease(epoch=6), None, (4, 7000, False), Verdict.BLOCKS),
         (RESET, lease(STOCK), None, (4, 7000, False), Verdict.STALE),
         (RESET, None, past(), (4, 7000, False), Verdict.STALE),
-        (RESET, None, None, (3, 7000, False), Verdict.STALE),
+        (RESET, None, None, (3, 7000, False), Verdict.UNKNOWN),
     ],
 )
 def test_who_may_acknowledge_in_order(
@@ -306,7 +309,10 @@ def test_who_may_acknowledge_in_order(
 ) -> None:  # fmt: skip
     """The batch that has the queue, or had it last; never an older one. The offset is 4."""
     offset, pop_ms, in_flight = asked
-    said = judge(found, now, before, pop_ms=pop_ms, offset=offset, committed=4, in_flight=in_flight)
+    said = judge(
+        found, now, before, pop_ms=pop_ms, offset=offset, committed=4, ended_ms=7000,
+        in_flight=in_flight,
+    )  # fmt: skip
     assert said is verdict
 
 
