@@ -34,6 +34,7 @@ NOUNS = {
     "broker/pops/acks.py": "acknowledgements of popped messages, and changes of their time",
     "broker/pops/polls.py": "who waits for messages, and until when; pure",
     "broker/pops/revival.py": "messages that nobody acknowledged in time",
+    "broker/pops/revivelog.py": "RocketMQ's check points, which a start takes over",
     "broker/resizing/release.py": "groups that wait for a version, and groups that are rewound",
     "broker/sends/packing.py": "the bytes of a stored record",
     "client/send/producer.py": "the public Producer",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
 
+from inorder.cli.locks import _state
+from inorder.client.admin import QueueLock
 from inorder.model import GroupQueue
 from inorder.testing.clock import FakeClock
 from tests.integration.brokerkit import running, until
@@ -366,7 +369,15 @@ def test_operators_see_and_free_a_popped_queue() -> None:
             first = await pop_in_order(rig, attemptId="a")
             fields = {"group": GROUP, "topic": TOPIC, "queueId": "1"}
             listed = await rig.ask(7123, {"group": GROUP})
-            assert b"(popped)" in listed.body
+            (shown,) = json.loads(bytes(listed.body))["leases"]
+            assert (shown["holder"], shown["queue"]) == ("(popped)", 1)
+            state = _state(QueueLock(
+                GROUP, QUEUES[1], shown["holder"], shown["instance"], 1, 2, 3, 4, 5,
+                stock=False, connected=False, waiting=(), recalled=False,
+            ))  # fmt: skip
+            assert state == "popped"
+            info = json.loads(bytes((await rig.ask(28)).body))["table"]
+            assert (info["popBatchesInOrder"], info["popMessagesInFlight"]) == ("1", "0")
             freed = await rig.ask(7124, fields)
             assert (freed.code, freed.fields["holder"]) == (0, "(popped)")
             assert (await ack(rig, first, 1, 0)).code == GONE

@@ -32,7 +32,7 @@ from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from inorder.model import GroupQueue
-from inorder.wire.requests.leases import WAITING_MAX
+from inorder.wire.requests.leases import POPPED_INSTANCE, WAITING_MAX
 
 ROCKETMQ_LEASE_MS: Final = 60_000
 ROCKETMQ_VIEW_MS: Final = 30_000
@@ -56,9 +56,8 @@ NOBODY: Final = Owner("", "\0")
 """The owner of queues that nobody may get yet; no client can have this instance id."""
 
 
-POPPED: Final = Owner("(popped)", "(pop)")
-"""The owner of queues whose messages were popped (`broker/pops/rules.py`); no client can have this
-instance id either."""
+POPPED: Final = Owner("(popped)", POPPED_INSTANCE)
+"""The owner of queues whose messages were popped (`broker/pops/rules.py`)."""
 
 
 class Terms(NamedTuple):

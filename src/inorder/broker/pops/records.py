@@ -1,8 +1,8 @@
 """What the lease journal holds of POP, and the message that goes to the retry topic.
 
 A record of the journal states what holds from now on. `Popped` takes its messages over from earlier
-check points of its queue; `PopState` and `PopBatch` replace what stood before. They have a type of
-their own each, so that an older broker refuses such a journal instead of misreading it.
+check points of its queue; `PopState` and `PopBatch` replace what stood before. An older broker
+skips them, and begins at the group's offset, which lies before all messages in flight.
 """
 
 from __future__ import annotations
