@@ -201,6 +201,14 @@ RULES: tuple[Rule, ...] = (
         when=_answered(0, 29),
     ),
     Rule(
+        "late-acknowledgement",
+        "An acknowledgement of a popped message that is not out any more is refused with 208: "
+        "success says that the message does not come again. RocketMQ answers success to any.",
+        codes=frozenset((200051,)),
+        where="code",
+        when=_answered(0, 208),
+    ),
+    Rule(
         "remote-config",
         "Settings are changed over the wire only if the broker was started with remote_config; "
         "else 16. RocketMQ lets anybody who can connect change them.",
