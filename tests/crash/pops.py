@@ -21,7 +21,8 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ from tests.kit.simcluster import stream
 
 DRAIN_S = 120
 LINE_BYTES_MAX = 1000
+TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,12 @@ class Popper(Member):
         super().__init__(folder, orders.name, start_words(orders), Path(orders.events))
         self._path = Path(orders.events)
 
-    async def freeze(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end of the block."""
         self._process.send_signal(signal.SIGSTOP)
         try:
-            await asyncio.sleep(seconds)
+            yield
         finally:
             self._process.send_signal(signal.SIGCONT)
 
@@ -185,12 +188,36 @@ class Torment:
                 return
             if what == "freeze":
                 seconds = draw.uniform(1.3, 2.5) * self._plan.invisible_ms / 1000
-                self._frozen[member] = asyncio.create_task(member.freeze(seconds))
+                self._frozen[member] = asyncio.create_task(self._freeze(member, seconds))
             else:
                 crew.running.remove(member)
                 member.kill()
                 crew.add()
         self.events[what] += 1
+
+    async def _freeze(self, member: Popper, seconds: float) -> None:
+        """Stop it in the middle of a message, for a time and until another one has its queue."""
+        for _ in range(TRIES):
+            with member.frozen():
+                await asyncio.sleep(0.02)
+                at = member.lines()[-1]
+                if at["what"] == "start":
+                    await asyncio.sleep(seconds)
+                    await self._overtaken(at)
+                    return
+            await asyncio.sleep(0.01)
+
+    async def _overtaken(self, at: dict[str, Any]) -> None:
+        for _ in range(TRIES):
+            lines = (line for other in self._crew.running for line in other.lines())
+            if any(
+                line["what"] == "grant"
+                and line["queue"] == at["queue"]
+                and line["token"] > at["token"]
+                for line in lines
+            ):
+                return
+            await asyncio.sleep(0.2)
 
     async def _somebody(self) -> Popper | None:
         """Return somebody who is in the middle of a message, leaving one to go on beside it."""
