@@ -104,6 +104,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "store.message_bytes_max": (1, _INT_MAX // 4),
     "net.frame_bytes_max": (1024, 2**30),
     "linger_ms": (0, 60_000),
+    "default_pop_share": (-1, _INT_MAX),
     "pop_from_retry_probability": (0, 100),
     "pop_inflight_max": (1, 20_000),
     "pop_order_invisible_max_ms": (1, 24 * 3_600_000),
