@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from inorder.broker.pops import service
 from inorder.config import NetConfig
 from inorder.net.connection import Connection
 from inorder.testing.clock import FakeClock
@@ -124,6 +125,49 @@ def test_a_message_that_fails_again_stays_in_the_retry_topic() -> None:
                 found = await pop(rig)
                 assert found.records[0].redeliveries == redeliveries
                 assert parse(found.records[0].properties)["1ST_POP_TIME"] == str(first.pop_ms)
+
+    run(scenario)
+
+
+def test_without_room_for_a_retry_topic_messages_wait() -> None:
+    """They stay in flight, and others are not held up."""
+
+    async def scenario() -> None:
+        clock = FakeClock()
+        async with running(clock=clock) as rig:
+            await send(rig, 1)
+            await rig.send(b"other", b="Other", e="0")
+            topics = rig.broker.topics
+            await pop(rig, topic="Other", consumerGroup="G2")
+            await move(rig, clock, INVISIBLE_MS)
+            await until(lambda: rig.broker.revival.revived == 1)
+            await pop(rig, topic="Other", consumerGroup="G2")  # now of its retry topic
+            topics.topics_max = len(topics)
+            await pop(rig)
+            await move(rig, clock, INVISIBLE_MS)
+            await until(lambda: rig.broker.revival.revived == 2)
+            assert (offset_of(rig), rig.broker.pop_table.messages) == (0, 1)
+            topics.topics_max += 1
+            await move(rig, clock, INVISIBLE_MS)
+            await until(lambda: rig.broker.revival.revived == 3)
+            assert offset_of(rig) == 1
+
+    run(scenario)
+
+
+def test_pops_with_long_expressions_wait_only_beside_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps its expression."""
+
+    async def scenario() -> None:
+        async with running(clock=FakeClock()) as rig:
+            await send(rig, 1)
+            await ack(rig, await pop(rig), 1, 0)
+            asyncio.create_task(pop(rig, pollTime="15000"))  # noqa: RUF006
+            await until(lambda: len(rig.broker.pop_polls) == 1)
+            monkeypatch.setattr(service, "LONG_EXPRESSIONS_MAX", 1)
+            assert (await pop(rig, pollTime="15000", exp="a" * 300)).code == 209
+            asyncio.create_task(pop(rig, pollTime="15000", exp="a" * 200))  # noqa: RUF006
+            await until(lambda: len(rig.broker.pop_polls) == 2)
 
     run(scenario)
 
