@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ from tests.integration.popkit import (
     pop_fields,
     send,
 )
-from tests.kit.disk import FakeFiles
+from tests.kit.disk import FakeFiles, Fault
 
 SYNC = replace(SMALL, sync_flush=True)
 GONE = 208
@@ -168,6 +169,33 @@ def test_pops_with_long_expressions_wait_only_beside_few(monkeypatch: pytest.Mon
             assert (await pop(rig, pollTime="15000", exp="a" * 300)).code == 209
             asyncio.create_task(pop(rig, pollTime="15000", exp="a" * 200))  # noqa: RUF006
             await until(lambda: len(rig.broker.pop_polls) == 2)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_on_a_full_disk_nothing_is_handed_out_and_nothing_acknowledged(order: str) -> None:
+    """What the journal does not take has not happened; later it works as before."""
+
+    async def scenario() -> None:
+        files = FakeFiles()
+        async with running(files, clock=FakeClock()) as rig:
+            await send(rig, 4)
+            fields = {"order": order, "queueId": "1", "maxMsgNums": "2"}
+            found = await pop(rig, attemptId="a", **fields)
+            files.fail(Fault("write", 0, errno.ENOSPC, place="owners.*"))
+            assert (await ack(rig, found, 1, 0)).code == 14
+            assert (await change(rig, found, 1, 0, 5000)).code == 14
+            assert (await pop(rig, attemptId="b", consumerGroup="G2", **fields)).code == 14
+            files.heal()
+            assert (await pop(rig, attemptId="b", consumerGroup="G2", **fields)).bodies == [
+                b"m0", b"m1",
+            ]  # fmt: skip
+            assert offset_of(rig) == 0
+            for offset in (0, 1):
+                assert (await ack(rig, found, 1, offset)).code == 0
+            assert offset_of(rig) == 2
+            assert (await pop(rig, attemptId="c", **fields)).bodies == [b"m2", b"m3"]
 
     run(scenario)
 
