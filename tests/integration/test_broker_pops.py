@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from inorder.broker.pops import service
 from inorder.config import NetConfig
 from inorder.net.connection import Connection
 from inorder.testing.clock import FakeClock
@@ -33,7 +35,7 @@ from tests.integration.popkit import (
     pop_fields,
     send,
 )
-from tests.kit.disk import FakeFiles
+from tests.kit.disk import FakeFiles, Fault
 
 SYNC = replace(SMALL, sync_flush=True)
 GONE = 208
@@ -124,6 +126,76 @@ def test_a_message_that_fails_again_stays_in_the_retry_topic() -> None:
                 found = await pop(rig)
                 assert found.records[0].redeliveries == redeliveries
                 assert parse(found.records[0].properties)["1ST_POP_TIME"] == str(first.pop_ms)
+
+    run(scenario)
+
+
+def test_without_room_for_a_retry_topic_messages_wait() -> None:
+    """They stay in flight, and others are not held up."""
+
+    async def scenario() -> None:
+        clock = FakeClock()
+        async with running(clock=clock) as rig:
+            await send(rig, 1)
+            await rig.send(b"other", b="Other", e="0")
+            topics = rig.broker.topics
+            await pop(rig, topic="Other", consumerGroup="G2")
+            await move(rig, clock, INVISIBLE_MS)
+            await until(lambda: rig.broker.revival.revived == 1)
+            await pop(rig, topic="Other", consumerGroup="G2")  # now of its retry topic
+            topics.topics_max = len(topics)
+            await pop(rig)
+            await move(rig, clock, INVISIBLE_MS)
+            await until(lambda: rig.broker.revival.revived == 2)
+            assert (offset_of(rig), rig.broker.pop_table.messages) == (0, 1)
+            topics.topics_max += 1
+            await move(rig, clock, INVISIBLE_MS)
+            await until(lambda: rig.broker.revival.revived == 3)
+            assert offset_of(rig) == 1
+
+    run(scenario)
+
+
+def test_pops_with_long_expressions_wait_only_beside_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps its expression."""
+
+    async def scenario() -> None:
+        async with running(clock=FakeClock()) as rig:
+            await send(rig, 1)
+            await ack(rig, await pop(rig), 1, 0)
+            asyncio.create_task(pop(rig, pollTime="15000"))  # noqa: RUF006
+            await until(lambda: len(rig.broker.pop_polls) == 1)
+            monkeypatch.setattr(service, "LONG_EXPRESSIONS_MAX", 1)
+            assert (await pop(rig, pollTime="15000", exp="a" * 300)).code == 209
+            asyncio.create_task(pop(rig, pollTime="15000", exp="a" * 200))  # noqa: RUF006
+            await until(lambda: len(rig.broker.pop_polls) == 2)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_on_a_full_disk_nothing_is_handed_out_and_nothing_acknowledged(order: str) -> None:
+    """What the journal does not take has not happened; later it works as before."""
+
+    async def scenario() -> None:
+        files = FakeFiles()
+        async with running(files, clock=FakeClock()) as rig:
+            await send(rig, 4)
+            fields = {"order": order, "queueId": "1", "maxMsgNums": "2"}
+            found = await pop(rig, attemptId="a", **fields)
+            files.fail(Fault("write", 0, errno.ENOSPC, place="owners.*"))
+            assert (await ack(rig, found, 1, 0)).code == 14
+            assert (await change(rig, found, 1, 0, 5000)).code == 14
+            assert (await pop(rig, attemptId="b", consumerGroup="G2", **fields)).code == 14
+            files.heal()
+            assert (await pop(rig, attemptId="b", consumerGroup="G2", **fields)).bodies == [
+                b"m0", b"m1",
+            ]  # fmt: skip
+            assert offset_of(rig) == 0
+            for offset in (0, 1):
+                assert (await ack(rig, found, 1, offset)).code == 0
+            assert offset_of(rig) == 2
+            assert (await pop(rig, attemptId="c", **fields)).bodies == [b"m2", b"m3"]
 
     run(scenario)
 

@@ -302,7 +302,7 @@ class LeaseJournal:
             if outright or (topic in broker.topics and group in broker.groups):
                 broker.leases.mark_ordered(group, topic)
         if ours:
-            pop_storage.restore(broker, records, same_boot=self.start.same_boot)
+            pop_storage.restore(broker, records)
         self._saved.extend(one.checksum for one in records if isinstance(one, lease_records.Saved))
         if checksum is not None:
             self._saved.append(checksum)

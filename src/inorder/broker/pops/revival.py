@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.pops.records import PopDone, revived
 from inorder.broker.pops.rules import CheckPoint
-from inorder.errors import BrokerError, CorruptRecord, StoreError
+from inorder.errors import BrokerError, CorruptRecord, StoreError, SystemError_
 from inorder.logs import get_logger
 from inorder.model import GroupQueue
 from inorder.wire.record import Record, decode
@@ -26,6 +26,7 @@ TURN_RECORDS: Final = 256
 PENDING_MAX: Final = 16 * TURN_RECORDS
 RETRY_MS: Final = 200
 UNWRITABLE_MS: Final = 1000
+SAY_MS: Final = 10_000
 _Due = list[tuple[GroupQueue, CheckPoint]]
 
 
@@ -60,6 +61,7 @@ class Revival:
         self._table = broker.pop_table
         self._pending = 0
         self._stopped = False
+        self._say_ms = 0
         self.revived = 0
         self.gone = 0
 
@@ -125,18 +127,22 @@ class Revival:
         self, due: _Due, found: list[tuple[GroupQueue, CheckPoint, int, bytes | None]]
     ) -> None:
         self._pending -= len(found)
+        failed: dict[CheckPoint, str] = {}
         copies = Copies(self, due)
-        try:
-            for key, point, offset, raw in found:
+        for key, point, offset, raw in found:
+            try:
                 record = self._copy(key, point, offset, raw)
                 if record is not None and offset in point.left:
                     target = self._broker.sends.target(record.topic, 0)
                     self._broker.sends.packer.put_record(target, record)
                     copies.count += 1
-        except (BrokerError, StoreError, OSError) as error:
-            # What is in the log's buffer will be written; the messages come twice, none is lost.
-            self._put_off(due, str(error))
-            copies.done = []
+            except (BrokerError, StoreError, OSError) as error:
+                # Copies in the log's buffer will be written, and come twice; none is lost.
+                failed[point] = str(error)
+        copies.done = [one for one in due if one[1] not in failed]
+        for one in due:
+            if one[1] in failed:
+                self._put_off([one], failed[one[1]])
         self._pending += copies.count
         if copies.count:
             self._broker.ticks.take(copies)
@@ -170,6 +176,8 @@ class Revival:
     def _ensure(self, key: GroupQueue, topic: str) -> None:
         """Create a retry topic; its group reads it from the beginning."""
         broker = self._broker
+        if topic not in broker.topics and len(broker.topics) >= broker.topics.topics_max:
+            raise SystemError_(f"{topic} is not created: there are {len(broker.topics)} topics")
         broker.ensure_topic(topic, queues=1)
         if broker.offsets.query(key.group, topic, 0) < 0:
             first = broker.store.min_offset(topic, 0)
@@ -195,8 +203,11 @@ class Revival:
         self._put_off(copies.done, remark)
 
     def _put_off(self, due: _Due, reason: str) -> None:
-        log.error("popped messages have to wait for their retry topic: %s", reason)
-        until_ms = self._broker.clock.monotonic_ms() + RETRY_MS
+        now_ms = self._broker.clock.monotonic_ms()
+        if now_ms >= self._say_ms:
+            self._say_ms = now_ms + SAY_MS
+            log.error("popped messages have to wait for their retry topic: %s", reason)
+        until_ms = now_ms + RETRY_MS
         for key, point in due:
             self._table.put_off(key, point, until_ms)
         self._broker.housekeeping.pop_deadline(until_ms)

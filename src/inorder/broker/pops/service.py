@@ -31,6 +31,7 @@ from inorder.broker.pops.checks import (
 from inorder.broker.pops.polls import Poll, PollKey
 from inorder.broker.pops.records import as_popped, batch_record, popped
 from inorder.broker.pops.rules import Batch, CheckPoint, counts_of
+from inorder.broker.pulls.checks import EXPRESSION_KEPT_CHARS
 from inorder.errors import BrokerError, StoreError
 from inorder.logs import get_logger
 from inorder.model import GroupQueue
@@ -73,6 +74,8 @@ log = get_logger(__name__)
 POLL_MS_MAX: Final = 600_000
 SERVED_AT_ONCE: Final = 64
 """How many waiting requests are tried in one turn."""
+LONG_EXPRESSIONS_MAX: Final = 1000
+"""A pop that waits keeps its expression: one with a long one waits only beside fewer others."""
 LOADS_MAX: Final = 4
 """How often a pop reads messages in a thread before it gives up for now."""
 _SIZE: Final = struct.Struct(">i")
@@ -218,7 +221,10 @@ class Pops:
     def _wait(self, pop: Pop, deadline_ms: int) -> Command | None:
         pop.known.clear()
         if deadline_ms > self._broker.clock.monotonic_ms():
-            if self._polls.hold(Poll(pop.connection, pop, pop.key, deadline_ms)):
+            long = len(pop.request.expression or "") > EXPRESSION_KEPT_CHARS
+            if not (long and len(self._polls) >= LONG_EXPRESSIONS_MAX) and self._polls.hold(
+                Poll(pop.connection, pop, pop.key, deadline_ms)
+            ):
                 self._broker.housekeeping.poll_deadline(deadline_ms)
                 return None
             return self._nothing(pop, ResponseCode.POLLING_FULL)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-def restore(broker: Broker, records: Iterable[object], *, same_boot: bool) -> None:
+def restore(broker: Broker, records: Iterable[object]) -> None:
     """Restore what was popped from the records of the journal, and the offsets that follow."""
-    table = broker.pop_table
+    table, same_boot = broker.pop_table, broker.lease_journal.start.same_boot
     replay(records, table, now_ms=broker.clock.monotonic_ms(), same_boot=same_boot)
     for key, queue in table.queues.items():
         if (queue.cursor or queue.points) and broker.offsets.query(*key) < queue.floor():
