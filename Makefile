@@ -16,7 +16,7 @@ SEED ?= 1
 ARGS ?=
 
 .PHONY: help setup lock fmt lint types imports house unit property check test test-core test-pure coverage crash sim mutants model fuzz \
-        interop spark spark-setup bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-timers proof-transactions proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys \
+        interop spark spark-setup bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-timers proof-transactions proof-pops proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys \
         proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs demo clean
 
 help: ## list the targets
@@ -156,7 +156,7 @@ wheels: $(STAMP) ## wheels for all platforms in dist/, and the sdist: cibuildwhe
 
 ## full counts, as the claims in the documentation need them
 
-proof: proof-crash proof-delay proof-timers proof-transactions proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot proof-journeys proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench ## all of them
+proof: proof-crash proof-delay proof-timers proof-transactions proof-pops proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot proof-journeys proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench ## all of them
 
 proof-crash: $(STAMP) ## kill -9 under load, 100 rounds
 	$(PY) -m tests.crash.killing --rounds 100 $(ARGS)
@@ -169,6 +169,9 @@ proof-timers: $(STAMP) ## a million messages that wait for a time, others to the
 
 proof-transactions: $(STAMP) ## 100 kills of programs and broker: each transaction all or none, in order
 	$(PY) -m tests.crash.transactions --kills 100 $(ARGS)
+
+proof-pops: $(STAMP) ## consumers that pop in order killed and frozen, the broker killed, ten minutes
+	$(PY) -m tests.crash.pops --minutes 10 $(ARGS)
 
 proof-power: $(STAMP) ## power cut under sync flush, 30 rounds
 	INORDER_ROUNDS=30 $(PYTEST) -q -n $(WORKERS) tests/crash -k power

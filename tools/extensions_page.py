@@ -51,6 +51,9 @@ _UPGRADES = """
 - The lease journal, `inorder/owners.NNNNNN`, has one more kind of record, `o`: a group consumes a
   topic in order. Older directories open; the broker derives the same from their grants and commits.
   An older broker skips such records and logs that.
+- Once a client pops, the lease journal has records of what is popped (`pp`, `pd`, `ps`, `pb`, `pr`,
+  `px`). An older broker skips and logs them, and serves no pops; its consumers begin at the group's
+  offset, which lies before all messages in flight.
 - Grants in the journal may end with `deadline_ms`, and `inorder/start.json` may have
   `waits_until_ms`: when leases that were granted before a start have expired. If the fields are
   missing, the broker waits for the whole lease; an older broker ignores them.

@@ -20,8 +20,9 @@ SHAPE = ("rules", "records", "checks", "service", "storage", "handlers")
 FEATURES = (
     "nameserver", "client/send", "client/consume", "spark/source", "spark/sink", "spark/ordered",
     *(f"broker/{one}" for one in (
-        "admin", "damage", "delays", "filters", "groups", "leases", "locks", "offsets", "parking",
-        "producers", "pulls", "resizing", "retries", "sends", "timers", "topics", "transactions",
+        "admin", "assignments", "damage", "delays", "filters", "groups", "leases", "locks",
+        "offsets", "parking", "pops", "producers", "pulls", "resizing", "retries", "sends",
+        "timers", "topics", "transactions",
     )),
 )  # fmt: skip
 NOUNS = {
@@ -30,6 +31,10 @@ NOUNS = {
     "broker/timers/wheel.py": "RocketMQ's files of timers, which a start takes over",
     "broker/groups/relay.py": "questions that operators ask consumers through the broker",
     "broker/parking/moves.py": "parked keys over a resize",
+    "broker/pops/acks.py": "acknowledgements of popped messages, and changes of their time",
+    "broker/pops/polls.py": "who waits for messages, and until when; pure",
+    "broker/pops/revival.py": "messages that nobody acknowledged in time",
+    "broker/pops/revivelog.py": "RocketMQ's check points, which a start takes over",
     "broker/resizing/release.py": "groups that wait for a version, and groups that are rewound",
     "broker/sends/packing.py": "the bytes of a stored record",
     "client/send/producer.py": "the public Producer",

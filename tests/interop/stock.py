@@ -101,11 +101,18 @@ class Client:
         tries: int | None = None,
         sql: str = "",
         replies: bool = False,
+        pop_ms: int = 0,
+        work_ms: int = 0,
     ) -> None:
-        """Start a push consumer; what it gets is read with `got_numbers`."""
+        """Start a push consumer; what it gets is read with `got_numbers`.
+
+        With `pop_ms` the broker balances and the consumer may pop, with that invisible time.
+        """
         options = {"refuse": refuse} if refuse else {}
         options |= {"reply": "1"} if replies else {}
         options |= {} if tries is None else {"tries": str(tries)}
+        options |= {"pop": str(pop_ms)} if pop_ms else {}
+        options |= {"work": str(work_ms)} if work_ms else {}
         if sql:
             options["sql"] = base64.urlsafe_b64encode(sql.encode()).decode()
         words = options | {"name": name, "group": group, "topic": topic, "tags": tags, "mode": mode}

@@ -442,6 +442,14 @@ def _sleep_for_ever(loop: SimLoop) -> set[asyncio.Task[Any]]:
     return found
 
 
+def _close(coroutine: Coroutine[Any, Any, object]) -> None:
+    """Close one that never began, and those it was given; else Python complains of them."""
+    for value in inspect.getcoroutinelocals(coroutine).values():
+        if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+            _close(value)
+    coroutine.close()
+
+
 def _cancel_rest(loop: SimLoop) -> None:
     loop.bury()
     asleep = _sleep_for_ever(loop)
@@ -452,7 +460,7 @@ def _cancel_rest(loop: SimLoop) -> None:
             inspect.iscoroutine(coroutine)
             and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
         ):
-            coroutine.close()  # else Python complains that it was never awaited
+            _close(coroutine)
     for task in rest:
         task.cancel()
     if rest:

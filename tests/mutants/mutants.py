@@ -1,8 +1,9 @@
 """The planted bugs: one rule of the contract each, switched off in the real code.
 
-`rule` names the promises and schedules (P1..P9, A1..A18) that the rule belongs to. `caught_by` says
-what must find it: `sim`, the simulation of the contract; tests one by one (`tests/…::test_name`),
-each of which must fail; files of tests, of which one must have a test that fails.
+`rule` names the promises and schedules (P1..P9, A1..A18, O19..O21) that the rule belongs to.
+`caught_by` says what must find it: `sim`, the simulation of the contract; `pops`, the one of POP;
+tests one by one (`tests/…::test_name`), each of which must fail; files of tests, of which one must
+have a test that fails.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _QUEUES = "inorder.client.send.queues"
 _IN_BATCHES = "tests/unit/client/send/test_automatic_batches.py::"
 
 SIM = "sim"
+POPS = "pops"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
 _IN_COMEBACKS = "tests/integration/test_rocketmq_comebacks.py::"
 _IN_FLAPPING = "tests/integration/test_flapping_broker.py::"
@@ -40,6 +42,8 @@ _IN_CONSUMERS = "tests/integration/test_consumer_leases.py::"
 _IN_SENDS = "tests/integration/test_idempotent_sends.py::"
 _OF_TWINS = "tests/property/test_hot_path_twins.py::"
 _IN_TIMERS = "tests/integration/test_broker_timers.py::"
+_POPPING = "inorder.broker.pops"
+_IN_POPS = "tests/simulation/test_pop_schedules.py::"
 _IN_RESIZING = "tests/integration/test_resizing.py::"
 _IN_MOVES = "tests/integration/test_consumer_moves.py::"
 _IN_ORDERED = "tests/integration/test_consumer_ordered.py::"
@@ -69,6 +73,11 @@ class Mutant:
     def by_sim(self) -> bool:
         """Tell whether the simulation must find it."""
         return SIM in self.caught_by.split()
+
+    @property
+    def by_pops(self) -> bool:
+        """Tell whether the simulation of POP must find it."""
+        return POPS in self.caught_by.split()
 
     @property
     def nodes(self) -> list[str]:
@@ -1188,6 +1197,84 @@ MUTANTS = [
         "self._broker.resizing.placement.home(*home, record.properties)",
         "(self._broker.config.name, home[1])",
         f"{_IN_RESIZING}test_a_timer_follows_its_key",
+    ),
+    # POP.
+    Mutant(
+        "batch-is-forgotten-by-a-kill", "P2, O20", "a batch is in memory alone: a kill forgets it",
+        _POPPING + ".service",
+        "[batch_record(one.key, one.batch, end) for one in new if one.batch is not None],\n",
+        "[],\n",
+        f"pops {_IN_POPS}test_o20_a_batch_is_known_after_its_broker_died",
+    ),
+    Mutant(
+        "stale-pop-acknowledges", "P2, O19",
+        "an acknowledgement under an older token counts for the batch of now",
+        _POPPING + ".rules",
+        "    if batch is None or batch.pop_ms != pop_ms:\n",
+        "    if batch is None:\n",
+        f"pops {_IN_POPS}test_o19_who_is_late_changes_and_acknowledges_nothing",
+    ),
+    Mutant(
+        "late-pop-is-told-success", "P4",
+        "an acknowledgement of a message whose copy is in the retry topic is answered with success",
+        _POPPING + ".acks",
+        "            refusal = _OVER\n        known = [",
+        "            pass\n        known = [",
+        f"pops {_IN_POPS}test_a_late_acknowledgement_is_refused_or_ends_it",
+    ),
+    Mutant(
+        "acknowledged-while-it-is-revived", "P4",
+        "an acknowledgement counts though the copy of the message is on its way to the disk",
+        _POPPING + ".rules",
+        "        return [one for one, point in found if not point.reviving]\n",
+        "        return [one for one, point in found]\n",
+        f"{_IN_POPS}test_an_acknowledgement_at_the_end_of_the_time_counts_or_is_refused",
+    ),
+    Mutant(
+        "batch-commits-its-end", "P4, O20",
+        "an acknowledgement commits the whole batch, also what is not acknowledged",
+        _POPPING + ".rules",
+        "        return left[0] if left else self.offsets[-1] + 1\n",
+        "        return self.offsets[-1] + 1\n",
+        f"pops {_IN_POPS}test_o20_a_batch_is_known_after_its_broker_died "
+        f"{_IN_POPS}test_a_batch_holds_its_queue_until_all_of_it_is_acknowledged",
+    ),
+    Mutant(
+        "attempt-is-not-known", "P3, O19",
+        "an attempt whose answer was lost does not get its batch again",
+        _POPPING + ".service",
+        "            again = self._again(pop, topic)\n",
+        "            again = None\n",
+        f"pops {_IN_POPS}test_the_same_attempt_has_the_same_batch",
+    ),
+    Mutant(
+        "token-comes-twice", "P2, O19", "a clock that goes back makes two pops of one token",
+        _POPPING + ".rules",
+        "queue is None else queue.last_pop_ms) + 1)\n",
+        "queue is None else queue.last_pop_ms))\n",
+        f"pops {_IN_POPS}test_tokens_grow_though_the_clock_goes_back",
+    ),
+    Mutant(
+        "lease-beside-popped-messages", "P2",
+        "a queue is locked or leased while messages of it are out",
+        "inorder.broker.leases.rules",
+        "        if owner != POPPED and self._is_popped(key):\n",
+        "        if False:\n",
+        f"{_IN_POPS}test_no_lock_while_messages_without_order_are_out",
+    ),
+    Mutant(
+        "offset-passes-what-is-out", "P4", "the offset moves on when messages are popped",
+        _POPPING + ".rules",
+        "        return heap[0] if heap else self.cursor\n",
+        "        return self.cursor\n",
+        f"pops {_IN_POPS}test_what_is_acknowledged_never_comes_again_and_the_rest_does",
+    ),
+    Mutant(
+        "redelivery-is-not-counted", "P8", "a message that comes again does not say how often",
+        _POPPING + ".records",
+        "        redeliveries=record.redeliveries + 1,\n",
+        "        redeliveries=record.redeliveries,\n",
+        f"pops {_IN_POPS}test_what_is_acknowledged_never_comes_again_and_the_rest_does",
     ),
     # Sending.
     Mutant(

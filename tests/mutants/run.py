@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.mutants import BY_NAME, MUTANTS, SIM, Mutant
+from tests.mutants.mutants import BY_NAME, MUTANTS, POPS, SIM, Mutant
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 900
@@ -28,6 +28,18 @@ for seed in range(1, int(sys.argv[1]) + 1):
     outcome = play(Plan.of(seed))
     if not outcome.ok:
         print(f"caught: seed {seed}: {outcome.problems[0].strip()[:2000]}")
+        sys.exit(1)
+"""
+_POPS = """
+import sys, logging
+logging.disable(logging.CRITICAL)
+import tests.mutants.planting
+from tests.simulation.simpops import PopPlan
+from tests.simulation.simpoprun import play_pops
+for seed in range(1, int(sys.argv[1]) + 1):
+    problems = play_pops(PopPlan.of(seed)).problems
+    if problems:
+        print(f"caught: of POP, seed {seed}: {problems[0].strip()[:2000]}")
         sys.exit(1)
 """
 
@@ -55,10 +67,10 @@ def try_mutant(mutant: Mutant) -> Verdict:
     found: list[str] = []
     missed: list[str] = []
     output = ""
-    if mutant.by_sim:
-        output += (said := _run(mutant, "-c", _SIMULATION, str(mutant.seeds)))
+    for name, program in [(SIM, _SIMULATION)] * mutant.by_sim + [(POPS, _POPS)] * mutant.by_pops:
+        output += (said := _run(mutant, "-c", program, str(mutant.seeds)))
         lines = [line for line in said.splitlines() if line.startswith("caught: ")]
-        (found if lines else missed).append(lines[0].removeprefix("caught: ") if lines else SIM)
+        (found if lines else missed).append(lines[0].removeprefix("caught: ") if lines else name)
     if mutant.nodes:
         output += (said := _pytest(mutant, *mutant.nodes))
         failed = _failed(said)

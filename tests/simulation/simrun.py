@@ -1,7 +1,11 @@
 """Play a plan and judge it; make a failing one smaller; print what happened.
 
-python -m tests.simulation.simrun --seed 7          one seed; on failure its shrunk timeline
-python -m tests.simulation.simrun --seeds 20000     many, on two processes
+python -m tests.simulation.simrun --seed 7                     one seed; if it fails its timeline
+python -m tests.simulation.simrun --seeds 20000                many, on two processes
+python -m tests.simulation.simrun --seeds 5000 --kind pops     many of one kind of run
+
+A seed of many plays the contract's plan, and in turn a run of transactions, of timers or of POP.
+The timeline of a failing plan of the contract is shrunk.
 """
 
 from __future__ import annotations
@@ -31,14 +35,23 @@ from inorder.client.consume.rules import outcomes
 from inorder.client.consume.rules.outcomes import CallPace
 from tests.kit.simloop import SimLoop, run
 from tests.model.traces import follow_trace
+from tests.simulation import test_timers_in_time, test_transactions_in_order
 from tests.simulation.simfaults import Faults
 from tests.simulation.simlosses import without_lost
 from tests.simulation.simplan import KINDS, LATER_KINDS, MORE_KINDS, Plan
+from tests.simulation.simpoprun import judge_pops
 from tests.simulation.simworld import PATIENCE_S, World
 
 STEPS_MAX = 400_000
 SHRINK_MAX = 60
 """How often a failing plan is played again to find a smaller one."""
+CONTRACT = "contract"
+BESIDE = {
+    "transactions": test_transactions_in_order.judge,
+    "timers": test_timers_in_time.judge,
+    "pops": judge_pops,
+}
+"""Runs of other kinds: each plays a seed and raises AssertionError if something is wrong."""
 
 
 @dataclass
@@ -188,25 +201,59 @@ def story(outcome: Outcome, *, lines_max: int = 400) -> str:
     return "\n".join(lines)
 
 
-def _play_seed(seed: int, only: tuple[str, ...] = ()) -> tuple[int, str, Counter[str]]:
-    """Play a seed in a process of its own; text is empty if it is ok."""
+def _short(text: str) -> str:
+    """Leave out the middle of what is long."""
+    return text if len(text) < 8000 else f"{text[:3000]}\n…\n{text[-4000:]}"
+
+
+def kinds_of(seed: int, kind: str = "") -> tuple[str, ...]:
+    """Return the kinds of runs that a seed plays: the contract's, and one of the others in turn."""
+    return (kind,) if kind else (CONTRACT, list(BESIDE)[seed % len(BESIDE)])
+
+
+def _play_seed(
+    seed: int, only: tuple[str, ...] = (), kind: str = ""
+) -> tuple[int, dict[str, str], Counter[str]]:
+    """Play a seed in a process of its own; return what is wrong by kind of run, and figures."""
     logging.disable(logging.CRITICAL)
-    outcome = play(Plan.of(seed, only))
-    return seed, "" if outcome.ok else str(outcome), outcome.figures
+    wrong, figures = dict[str, str](), Counter[str]()
+    for name in kinds_of(seed, kind):
+        figures[f"runs_{name}"] += 1
+        if name == CONTRACT:
+            outcome = play(Plan.of(seed, only))
+            figures.update(outcome.figures)
+            if not outcome.ok:
+                wrong[name] = str(outcome)
+            continue
+        try:
+            figures.update({f"{name}_{key}": count for key, count in BESIDE[name](seed).items()})
+        except Exception as error:  # whatever a run raises is what is wrong with it
+            again = f"again: make sim SEEDS=1 ARGS='--first {seed} --kind {name}'"
+            text = "".join(traceback.format_exception(error))
+            wrong[name] = f"seed {seed}, {name}: FAILED\n{text}{again}"
+    return seed, wrong, figures
 
 
-def many(seeds: range, *, processes: int, seconds: float | None, only: tuple[str, ...] = ()) -> int:
+def many(
+    seeds: range,
+    *,
+    processes: int,
+    seconds: float | None,
+    only: tuple[str, ...] = (),
+    kind: str = "",
+) -> int:
     """Play many seeds; print each that fails, its shrunk timeline for the first few."""
-    began, figures, failed, played = time.monotonic(), Counter[str](), [], 0
+    began, figures, played = time.monotonic(), Counter[str](), 0
+    failed: list[tuple[int, str]] = []
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for seed, problem, counts in pool.imap_unordered(
-            partial(_play_seed, only=only), seeds, chunksize=4
+        for seed, wrong, counts in pool.imap_unordered(
+            partial(_play_seed, only=only, kind=kind), seeds, chunksize=4
         ):
             played += 1
             figures.update(counts)
-            if problem:
-                failed.append(seed)
-                print(problem[:2000], flush=True)
+            for name, problem in wrong.items():
+                failed.append((seed, name))
+                print(_short(problem), flush=True)
             took_s = time.monotonic() - began
             if played % 1000 == 0:
                 print(f"{played} seeds, {len(failed)} failed, {played / took_s:.0f}/s", flush=True)
@@ -217,11 +264,11 @@ def many(seeds: range, *, processes: int, seconds: float | None, only: tuple[str
     counts = " ".join(f"{name}={figures[name]}" for name in sorted(figures))
     print(f"{played} seeds from {seeds.start}, {len(failed)} failed, {took_s:.0f} s, "
           f"{played / took_s / processes:.1f} seeds/s a process: {counts}")  # fmt: skip
-    for seed in sorted(failed)[:2]:
+    for seed in sorted(seed for seed, name in failed if name == CONTRACT)[:2]:
         logging.disable(logging.CRITICAL)
         print(story(shrink(play(Plan.of(seed, only)))), flush=True)
     if failed:
-        print(f"failed: {' '.join(map(str, sorted(failed)))}")
+        print(f"failed: {' '.join(f'{seed}/{name}' for seed, name in sorted(failed))}")
     return 1 if failed else 0
 
 
@@ -246,11 +293,18 @@ def main() -> int:
     parser.add_argument(
         "--kinds", type=_kinds, default=(), help="only these kinds of faults, as in resize,reset"
     )
+    parser.add_argument(
+        "--kind", choices=[CONTRACT, *BESIDE], default="", help="only this kind of run"
+    )
     parser.add_argument("--timeline", action="store_true", help="show it in any case")
     options = parser.parse_args()
+    kind = options.kind or (CONTRACT if options.kinds else "")
     if options.seed is None:
         seeds = range(options.first, options.first + options.seeds)
-        return many(seeds, processes=options.processes, seconds=options.seconds, only=options.kinds)
+        return many(
+            seeds, processes=options.processes, seconds=options.seconds, only=options.kinds,
+            kind=kind,
+        )  # fmt: skip
     outcome = play(Plan.of(options.seed, options.kinds))
     if options.timeline or not outcome.ok:
         print(story(outcome if outcome.ok or options.timeline else shrink(outcome)))

@@ -17,9 +17,10 @@ import contextlib
 import os
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.admin.rules import BrokerStats
+from inorder.broker.assignments.service import Assignments
 from inorder.broker.cluster import Registration, load_identity
 from inorder.broker.damage.service import Mending, settle
 from inorder.broker.damage.storage import Losses
@@ -42,6 +43,11 @@ from inorder.broker.offsets.rules import CommitTable, OffsetTable
 from inorder.broker.offsets.service import OffsetService
 from inorder.broker.offsets.storage import OffsetSnapshot
 from inorder.broker.parking.service import Parking
+from inorder.broker.pops.acks import Acks
+from inorder.broker.pops.polls import Polls
+from inorder.broker.pops.revival import Revival
+from inorder.broker.pops.rules import PopTable, Room
+from inorder.broker.pops.service import Ask, Pop, Pops
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.producers.storage import ProducerSnapshot
 from inorder.broker.pulls.rules import PullWaits
@@ -113,6 +119,16 @@ class Broker:
     delays: Delays
     transaction_service: TransactionService
     timers: Timers
+    leases: LeaseTable
+    locks: QueueLocks
+    waits: PullWaits[ServerConnection, Pull]
+    assignments: Assignments
+    pop_table: PopTable
+    pop_polls: Polls[ServerConnection, Pop]
+    ask_polls: Polls[ServerConnection, Ask]
+    pops: Pops
+    acks: Acks
+    revival: Revival
 
     def __init__(
         self,
@@ -141,16 +157,12 @@ class Broker:
         self.commits = CommitTable()
         self.generations = Generations()
         self.members: Members[ServerConnection] = Members()
-        self.leases = LeaseTable()
-        self.locks = QueueLocks(self.leases, lease_ms=config.lock_expiry_ms)
+        self._make_owners()
         self.producers: ProducerTable[ServerConnection] = ProducerTable(
             producers_max=config.producers_max
         )
         self.transactions = Transactions(pending_max=config.transactions_max)
         self._unnoted: list[Noted] = []
-        self.waits: PullWaits[ServerConnection, Pull] = PullWaits(
-            waits_max=config.waits_max, connection_waits_max=config.net.outstanding_max
-        )
         self.stats = BrokerStats(monotonic_ms=clock.monotonic_ms(), now_ms=now_ms)
         self.deliveries = Deliveries()
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
@@ -184,6 +196,27 @@ class Broker:
         self.forwarding = Forwarding(self)
         self.parking = Parking(self)
         self.replies = ReplyService(self)
+
+    def _make_owners(self) -> None:
+        """Make the tables of leases, locks and pops, which keep each other away; and who waits."""
+        config = self.config
+        self.waits = PullWaits(
+            waits_max=config.waits_max, connection_waits_max=config.net.outstanding_max
+        )
+        self.assignments = Assignments(self)
+        self.pop_table = PopTable(Room(config.pop_inflight_max, config.pop_check_points_max))
+        self.leases = LeaseTable(is_popped=self.pop_table.in_flight)
+        self.locks = QueueLocks(self.leases, lease_ms=config.lock_expiry_ms)
+
+        def polls() -> Polls[ServerConnection, Any]:
+            return Polls(
+                total_max=config.pop_polling_total_max,
+                key_max=config.pop_polling_max,
+                keys_max=config.pop_polling_keys_max,
+                connection_max=config.net.outstanding_max,
+            )
+
+        self.pop_polls, self.ask_polls = polls(), polls()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -220,6 +253,9 @@ class Broker:
         self.saving = Saving(self.clock, self.server.turns, self.offload)
         self.sends = Sends(self)
         self.pulls = Pulls(self)
+        self.pops = Pops(self)
+        self.acks = Acks(self)
+        self.revival = Revival(self)
         self.ticks = Ticks(self, loop)
         self.router = Router(self)
         self.housekeeping = Housekeeping(self, loop)
@@ -233,6 +269,7 @@ class Broker:
         self.mending.start(loop)
         self.housekeeping.start()
         self.housekeeping.lock_deadline_changed()
+        self.housekeeping.pop_deadline(self.pop_table.next_deadline_ms())
         self.delayed.start()
         self.timers.start()
         self.resizing.releasing.watch()
@@ -256,6 +293,7 @@ class Broker:
             self._topics_file.save(self.topics.encode())
         self._groups_file.load(self.groups.decode)
         self.filters.load()
+        self.assignments.load()
         self.offset_snapshot.load()
         self._find_lost_topics()
         self.losses.load()
@@ -322,6 +360,7 @@ class Broker:
         self.server.pause_reading()
         self.delayed.cancel()
         self.timers.cancel()
+        self.revival.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.registration.stop()
@@ -329,6 +368,7 @@ class Broker:
                 self.transaction_service.finish()
                 await self.ticks.drain()
         self.router.cancel()
+        self.acks.cancel()
         self.resizing.cancel()
         self.forwarding.cancel()
         self.offset_snapshot.cancel()
@@ -365,6 +405,7 @@ class Broker:
             (self._topics_file.path, lambda: self._topics_file.save(self.topics.encode())),
             (self._groups_file.path, lambda: self._groups_file.save(self.groups.encode())),
             (self.filters.file.path, self.filters.save_at_stop),
+            (self.assignments.file.path, self.assignments.save_at_stop),
             (self.offset_snapshot.path, self.offset_snapshot.save_at_stop),
             (self.delay_snapshot.path, self.delay_snapshot.save_here),
             (self.timer_snapshot.path, self.timer_snapshot.save_at_stop),
@@ -397,6 +438,8 @@ class Broker:
         self.delayed.cancel()
         self.transaction_service.cancel()
         self.timers.cancel()
+        self.revival.cancel()
+        self.acks.cancel()
         self.offset_snapshot.cancel()
         self.delay_snapshot.cancel()
         self.timer_snapshot.cancel()
@@ -430,6 +473,8 @@ class Broker:
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         """Drop the client's waiting pulls and memberships, and shorten its locks and leases."""
         self.waits.drop_connection(connection)
+        self.pop_polls.drop_connection(connection)
+        self.ask_polls.drop_connection(connection)
         self.producers.connection_lost(connection)
         if self._ready:
             self.lease_expiry.connection_lost(connection)
@@ -458,6 +503,7 @@ class Broker:
     ) -> None:
         """Send NOTIFY_CONSUMER_IDS_CHANGED to a group's members at the end of this loop turn."""
         self._notices.tell(group, connections)
+        self._wake_pops(group)
 
     def notify_route_changed(self, topic: str) -> None:
         """Notify the members of all groups that subscribe to a topic: its queues changed."""
@@ -466,6 +512,12 @@ class Broker:
     def notify_unlocked(self, group: str, *, by: str | None = None) -> None:
         """Notify the members of a group of a free queue; client `by` unlocked it."""
         self._notices.tell_unlocked(group, by=by)
+        self._wake_pops(group)
+
+    def _wake_pops(self, group: str) -> None:
+        """Try the pops of a group that wait: a queue may be free."""
+        if self._ready:
+            self.pops.wake_group(group)
 
     # -- topics and groups -----------------------------------------------------------------------
 
@@ -569,11 +621,13 @@ class Broker:
         queue = self.store.find_queue(topic, queue_id)
         if queue is not None:
             self.pulls.wake([(queue, queue.visible_offset)])
+            self.pops.wake_queue(topic, queue_id)
 
     def topic_gone(self, topic: str) -> None:
         """Answer the waiting pulls of a deleted topic: it does not exist."""
         for wait in self.waits.drop_topic(topic):
             self.pulls.finish(wait.request)
+        self.pops.topic_gone(topic)
 
     def send_cold(
         self,

@@ -80,6 +80,8 @@ class Housekeeping:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._waits = _Alarm(broker, loop, self._expire_waits)
         self._locks = _Alarm(broker, loop, self._expire_locks)
+        self._polls = _Alarm(broker, loop, broker.pops.expire)
+        self._popped = _Alarm(broker, loop, broker.revival.on_deadline)
         self._flushing: SharedSync[None] = SharedSync(self._begin_flush)
         self._indexing = False
         self._queues_due_ms = 0
@@ -118,8 +120,8 @@ class Housekeeping:
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
-        self._waits.cancel()
-        self._locks.cancel()
+        for alarm in (self._waits, self._locks, self._polls, self._popped):
+            alarm.cancel()
 
     async def stop(self) -> None:
         """Stop all timers and answer the waiting pulls: last, so that they see the final state."""
@@ -129,6 +131,7 @@ class Housekeeping:
         pulls = self._broker.pulls
         for pull in [wait.request for wait in self._broker.waits.take_all()] + pulls.take_waking():
             pulls.finish(pull)
+        self._broker.pops.finish_all()
 
     def _every(self, name: str, interval_ms: int, function: Callable[[], None]) -> None:
         def fire() -> None:
@@ -163,6 +166,15 @@ class Housekeeping:
     def _expire_locks(self) -> int | None:
         return self._broker.lease_expiry.on_deadline()
 
+    def poll_deadline(self, at_ms: int) -> None:
+        """Answer a pop that waits at a time, at the latest."""
+        self._polls.set(at_ms)
+
+    def pop_deadline(self, at_ms: int | None) -> None:
+        """Look at a time, at the latest, for popped messages that nobody acknowledged."""
+        if not self.stopped:
+            self._popped.set(at_ms)
+
     def _sample_deliveries(self) -> None:
         self._broker.deliveries.sample(self._broker.clock.monotonic_ms())
 
@@ -172,6 +184,7 @@ class Housekeeping:
             broker.clock.monotonic_ms(), broker.config.channel_expiry_ms
         )
         broker.apply_departure(departure)
+        broker.pop_table.forget_idle(broker.clock.monotonic_ms())
         for connection in departure.connections:
             connection.close("no heartbeat for too long")
 

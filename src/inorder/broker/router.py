@@ -10,7 +10,7 @@ request type and calls the handler with a `Call`. The handler returns the reply,
 returns it later, or None if the reply is sent elsewhere. A code that is not in the table is
 answered with REQUEST_CODE_NOT_SUPPORTED (decision 3).
 
-`Router._failed` is the one place that turns an exception into a response code.
+`Router.fail` is the one place that turns an exception into a response code.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from inorder.broker.admin import handlers as admin_handlers
+from inorder.broker.assignments import handlers as assignment_handlers
 from inorder.broker.cleaning import handlers as cleaning_handlers
 from inorder.broker.groups import handlers as group_handlers
 from inorder.broker.groups import relay
@@ -28,6 +29,7 @@ from inorder.broker.leases import handlers as lease_handlers
 from inorder.broker.locks import handlers as lock_handlers
 from inorder.broker.offsets import handlers as offset_handlers
 from inorder.broker.parking import handlers as parking_handlers
+from inorder.broker.pops import handlers as pop_handlers
 from inorder.broker.producers import handlers as producer_handlers
 from inorder.broker.replies import handlers as reply_handlers
 from inorder.broker.resizing import handlers as resizing_handlers
@@ -61,6 +63,7 @@ from inorder.wire.requests import (
     leases,
     offsets,
     parking,
+    pops,
     producers,
     pulls,
     resizing,
@@ -192,6 +195,16 @@ _ENTRIES: Final = (
     _serve(parking.Unpark, parking_handlers.unpark),
     _serve(parking.ParkedDrop, parking_handlers.drop),
     _serve(parking.ParkMove, parking_handlers.move),
+    _serve(pops.PopMessage, pop_handlers.pop),
+    _serve(pops.AckMessage, pop_handlers.ack),
+    _raw(RequestCode.BATCH_ACK_MESSAGE, pop_handlers.batch_ack),
+    _serve(pops.ChangeInvisibleTime, pop_handlers.change_invisible_time),
+    _serve(pops.PeekMessage, pop_handlers.peek),
+    _serve(pops.Notification, pop_handlers.notification),
+    _serve(pops.PollingInfo, pop_handlers.polling_info),
+    _raw(RequestCode.QUERY_ASSIGNMENT, assignment_handlers.query_assignment),
+    _raw(RequestCode.SET_MESSAGE_REQUEST_MODE, assignment_handlers.set_request_mode),
+    _raw(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, assignment_handlers.get_request_modes),
     _serve(producers.ProducerHello, producer_handlers.hello),
     _serve(producers.ProducerState, producer_handlers.state),
     _serve(producers.ProducerDrop, producer_handlers.drop),
@@ -222,7 +235,9 @@ def invoke(broker: Broker, connection: ServerConnection, command: Command) -> Re
 
 
 PULL_REQUESTS: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
-_NOT_OF_THE_GONE: Final = SEND_CODES | PULL_REQUESTS
+_NOT_OF_THE_GONE: Final = (
+    SEND_CODES | PULL_REQUESTS | {RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION}
+)
 
 _SEND_V2: Final = b'{"code":310,'
 _SEND_BATCH: Final = b'{"code":320,'
@@ -325,13 +340,13 @@ class Router:
         except RemoteProtocolError:
             raise
         except Exception as error:  # the root of every request: nothing may escape unanswered
-            self._failed(connection, command, error)
+            self.fail(connection, command, error)
 
     def _control(self, connection: ServerConnection, command: Command) -> None:
         if command.code not in HANDLERS:
             if len(self.unknown_codes) < 1024 or command.code in self.unknown_codes:
                 self.unknown_codes[command.code] = self.unknown_codes.get(command.code, 0) + 1
-            self._reply(
+            self.answer(
                 connection,
                 command,
                 command.reply(
@@ -346,9 +361,9 @@ class Router:
         if saving.asked != asked and result is not None:  # it changed a table of names
             result = self._when_saved(command.code, result)
         if isinstance(result, Command):
-            self._reply(connection, command, result)
+            self.answer(connection, command, result)
         elif result is not None:
-            self._spawn(connection, command, result)
+            self.spawn(connection, command, result)
 
     async def _when_saved(
         self, code: int, result: Command | Coroutine[Any, Any, Command | None]
@@ -357,7 +372,7 @@ class Router:
         await self._broker.saving.saved(always=code in _DELETING)
         return result if isinstance(result, Command) else await result
 
-    def _spawn(
+    def spawn(
         self,
         connection: ServerConnection,
         command: Command,
@@ -366,7 +381,7 @@ class Router:
         waiting = self._outstanding.get(connection.id, 0)
         if waiting >= self._outstanding_max:
             work.close()
-            self._reply(
+            self.answer(
                 connection,
                 command,
                 command.reply(
@@ -391,9 +406,9 @@ class Router:
         try:
             reply = await work
             if reply is not None:
-                self._reply(connection, command, reply)
+                self.answer(connection, command, reply)
         except Exception as error:  # a task root: the answer says what the log says
-            self._failed(connection, command, error)
+            self.fail(connection, command, error)
         finally:
             left = self._outstanding.get(connection.id, 1) - 1
             if left > 0:
@@ -401,7 +416,7 @@ class Router:
             else:
                 self._outstanding.pop(connection.id, None)
 
-    def _failed(self, connection: ServerConnection, command: Command, error: Exception) -> None:
+    def fail(self, connection: ServerConnection, command: Command, error: Exception) -> None:
         fields = None
         if isinstance(error, BrokerError):
             code, remark = error.code, error.remark
@@ -430,9 +445,9 @@ class Router:
             and self._broker.producers.has_heard(connection)
         ):
             fields = _said_of_storing(error)
-        self._reply(connection, command, command.reply(code, remark, fields=fields))
+        self.answer(connection, command, command.reply(code, remark, fields=fields))
 
-    def _reply(self, connection: ServerConnection, command: Command, reply: Command) -> None:
+    def answer(self, connection: ServerConnection, command: Command, reply: Command) -> None:
         # Nobody hears of a refusal to end a transaction: the request is one-way.
         if reply.code in _LOGGED_REFUSALS or (
             reply.code and command.code == RequestCode.END_TRANSACTION

@@ -234,6 +234,7 @@ class Ticks:
         for one in pending:
             one.write()
         broker.pulls.wake(written.queues)
+        broker.pops.wake(written.queues)
         broker.housekeeping.indexing_needed()
         broker.server.flush()
 

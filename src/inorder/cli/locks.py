@@ -102,6 +102,10 @@ def _row(one: QueueLock) -> dict[str, object]:
 def _state(one: QueueLock) -> str:
     if not one.holder:
         return "not to be had yet"
+    from inorder.wire.requests.leases import POPPED_INSTANCE
+
+    if one.instance == POPPED_INSTANCE:
+        return "popped"
     kind = "lock" if one.stock else "lease"
     asked = ", asked back" if one.recalled else ""
     return f"{kind}{asked}" if one.connected else f"{kind}{asked}, not connected"

@@ -104,6 +104,10 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "store.message_bytes_max": (1, _INT_MAX // 4),
     "net.frame_bytes_max": (1024, 2**30),
     "linger_ms": (0, 60_000),
+    "default_pop_share": (-1, _INT_MAX),
+    "pop_from_retry_probability": (0, 100),
+    "pop_inflight_max": (1, 20_000),
+    "pop_order_invisible_max_ms": (1, 24 * 3_600_000),
     "consumer.pull_interval_ms": (0, _LONG_MAX),
     "consumer.concurrency": (1, 1000),
     "consumer.topic_messages_max": (0, _LONG_MAX),
@@ -124,6 +128,7 @@ _CHOICES: Final[Mapping[str, tuple[Raw, ...]]] = {
     "broker_id": (0,),
     "perm": (2, 4, 6),
     "net.tls_mode": ("disabled", "permissive", "enforcing"),
+    "default_request_mode": ("PULL", "POP"),
     "compression": ("zlib", "lz4", "zstd", "none"),
 }
 

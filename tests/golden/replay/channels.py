@@ -89,10 +89,10 @@ class CapturedServers:
 
 
 def _same(one: Command, other: Command) -> bool:
-    ignored = "suspendTimeoutMillis"
+    ignored = ("suspendTimeoutMillis", "pollTime")
     return (one.code, one.request_id, one.body) == (other.code, other.request_id, other.body) and {
-        name: value for name, value in one.fields.items() if name != ignored
-    } == {name: value for name, value in other.fields.items() if name != ignored}
+        name: value for name, value in one.fields.items() if name not in ignored
+    } == {name: value for name, value in other.fields.items() if name not in ignored}
 
 
 class _CapturedChannel:

@@ -58,6 +58,7 @@ _SETS = frozenset(
         "connectionSet",
         "queueDatas",
         "brokerDatas",
+        "messageQueueAssignments",
         "DefaultCluster",
     )
 )

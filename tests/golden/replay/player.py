@@ -21,10 +21,11 @@ from tests.golden.replay.channels import Channel, Servers
 from tests.golden.replay.compare import Exchange
 from tests.golden.replay.state import PULLS, SENDS, SUSPEND, Hands, Past, past_of, position_of
 
+POP_MESSAGE = 200050
 HELD_MS = "5"
 END_TRANSACTION = 37
 CHECK_TRANSACTION_STATE = 39
-_RUN_OUT = frozenset((19, 20, 21))  # nothing came; other answers are given at once
+_RUN_OUT = frozenset((19, 20, 21, 210))  # nothing came; other answers are given at once
 
 _OWN_IDS_FROM = 0x50000000
 
@@ -57,6 +58,7 @@ class Player:
         self._beats = Beats(conversation)
         self._last = {row.connection: row.seq for row in conversation.rows}
         self._halves: dict[str, tuple[str, str]] = {}  # our offset and position of each message
+        self._tokens: dict[str, str] = {}  # our time of each pop
         self._played = Played()
 
     async def play(self) -> Played:
@@ -154,6 +156,8 @@ class Player:
         self._played.exchanges.append(
             Exchange(self._conversation.name, self._conversation.whole, row, captured.command, ours)
         )
+        if "popTime" in ours.fields:
+            self._tokens[captured.command.fields.get("popTime", "")] = ours.fields["popTime"]
         if row.command.code in SENDS and captured.command.code == ours.code == 0:
             self._learn_positions(captured.command, ours)
             unique, offset = ours.fields.get("transactionId"), ours.fields["queueOffset"]
@@ -170,7 +174,10 @@ class Player:
         command, fields = row.command, row.command.fields
         changed: dict[str, str] = {}
         if captured is not None and _may_be_held(command) and _ran_out(captured):
-            changed["suspendTimeoutMillis"] = HELD_MS
+            changed["pollTime" if command.code == POP_MESSAGE else "suspendTimeoutMillis"] = HELD_MS
+        elif "extraInfo" in fields:
+            start, token, *rest = fields["extraInfo"].split(" ")
+            changed["extraInfo"] = " ".join((start, self._tokens.get(token, token), *rest))
         elif command.code in (33, 36) and row.peer == BROKER and "offset" in fields:
             changed["offset"] = str(self._position(int(fields["offset"])))
         elif command.code == END_TRANSACTION and fields.get("msgId") in self._halves:
@@ -244,6 +251,8 @@ class Player:
 
 
 def _may_be_held(command: Command) -> bool:
+    if command.code == POP_MESSAGE:
+        return int(command.fields["pollTime"]) > 0
     return command.code in PULLS and bool(int(command.fields.get("sysFlag", "0")) & SUSPEND)
 
 

@@ -32,16 +32,13 @@ _TO_CLIENT = {
 # Why no server of ours serves a code, for codes that the tests do not say it of already.
 _TO_CLIENTS = (39, 40, 220, 221, 326)
 _NOT_SERVED: dict[str, tuple[int, ...]] = {
-    "comes with POP": (
-        400, 401, 402, 200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151,
-    ),
     "comes with replicas": (43, 905, 906, 907, 908),
     "comes with users and policies": tuple(range(3001, 3011)),
     "not planned: static topics; a resize that keeps order is there instead": (513,),
     "not planned: controllers": tuple(range(1001, 1014)),
     "not planned: broker containers; `inorder up --brokers N` is there instead": (902, 903),
     "not planned: cold data flow control": (2001, 2002, 2003, 2004),
-    "not planned: RocksDB; the tables of this broker are JSON files": (354, 355),
+    "not planned: RocksDB; the tables of this broker are JSON files": (354, 355, 200056),
     "not served by a broker of 5.3.3 either": (
         13, 22, 23, 27, 47, 209, 210, 211, 212, 213, 214, 301, 302,
     ),

@@ -24,7 +24,6 @@ def _later(what: str, *codes: int) -> None:
     LATER.update(dict.fromkeys(codes, what))
 
 
-_later("POP", 400, 401, 402, 200050, 200051, 200053)
 _later("replication", 43, 906, 907)
 _later("users and policies", 3005)
 _later("not planned: cold data flow control", 2003)
@@ -171,6 +170,13 @@ RULES: tuple[Rule, ...] = (
         when=_half_send,
     ),
     Rule(
+        "modes-elsewhere",
+        "Other conversations had set request modes before.",
+        codes=frozenset((402,)),
+        where="body.messageRequestModeMap.*",
+        state=True,
+    ),
+    Rule(
         "sql-in-between",
         "A heartbeat registers a subscription and its SQL92 filter in one step. RocketMQ takes "
         "two, and answers a pull that comes in between with 28.",
@@ -193,6 +199,14 @@ RULES: tuple[Rule, ...] = (
         codes=frozenset((15,)),
         where="code",
         when=_answered(0, 29),
+    ),
+    Rule(
+        "late-acknowledgement",
+        "An acknowledgement of a popped message that is not out any more is refused with 208: "
+        "success says that the message does not come again. RocketMQ answers success to any.",
+        codes=frozenset((200051,)),
+        where="code",
+        when=_answered(0, 208),
     ),
     Rule(
         "remote-config",

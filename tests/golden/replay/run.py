@@ -93,6 +93,18 @@ class LocalServers:
     def set_time(self, now_ms: int) -> None:
         """Set the wall clock."""
         self._clock.set(now_ms)
+        if self._broker is not None:
+            self._end_pops(self._broker, now_ms)
+
+    @staticmethod
+    def _end_pops(broker: Broker, now_ms: int) -> None:
+        """End the time of popped messages by the captured clock."""
+        table = broker.pop_table
+        for key, queue in table.queues.items():
+            for point in queue.check_points():
+                if point.pop_ms + point.invisible_ms <= now_ms and not point.reviving:
+                    table.put_off(key, point, 0)
+        broker.revival.on_deadline()
 
     def ask_producers(self) -> None:
         """Ask about the transactions without an outcome, now."""

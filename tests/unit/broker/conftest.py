@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from inorder.broker.admin.rules import BrokerStats
+from inorder.broker.assignments.service import Assignments
 from inorder.broker.damage.storage import Losses
 from inorder.broker.delays.rules import Delays
 from inorder.broker.durability import Safety
@@ -25,6 +26,7 @@ from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import LockService
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
 from inorder.broker.offsets.service import OffsetService
+from inorder.broker.pops.rules import PopTable
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.router import invoke
 from inorder.broker.statistics.rules import Deliveries
@@ -182,7 +184,8 @@ class FakeBroker:
         self.delays = Delays((1000, 5000), now_ms=now_ms)
         self.timer_table = TimerTable(now_ms=now_ms)
         self.members: Members[Any] = Members()
-        self.leases = LeaseTable()
+        self.pop_table = PopTable()
+        self.leases = LeaseTable(is_popped=self.pop_table.in_flight)
         self.locks = QueueLocks(self.leases)
         self.commits = CommitTable()
         self.generations = Generations()
@@ -200,6 +203,7 @@ class FakeBroker:
         self.safety = Safety(data / "inorder")
         self.losses = Losses(self.files, data / "inorder" / "losses.json", self.clock)
         self.filters = FilterService(self)  # type: ignore[arg-type]
+        self.assignments = Assignments(self)  # type: ignore[arg-type]
         self.lease_journal = LeaseJournal(self)  # type: ignore[arg-type]
         self.lease_journal.load()
         self.lease_journal.begin()

@@ -51,7 +51,7 @@ def get_runtime_info(call: Call[None]) -> Command:
     broker.count()
     table = {
         **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
-        **_losses(broker),
+        **_pops(broker), **_losses(broker),
     }  # fmt: skip
     return call.reply(body=encode_kv_table(table))
 
@@ -134,6 +134,20 @@ def _delays(broker: Broker) -> dict[str, str]:
         end = broker.store.end_offset(SCHEDULE_TOPIC, level - 1)
         table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
     return table
+
+
+def _pops(broker: Broker) -> dict[str, str]:
+    """Return what is popped and what waits; no fields if nobody pops."""
+    table = broker.pop_table
+    if not table.queues and not table.batches:
+        return {}
+    return {
+        "popMessagesInFlight": str(table.messages),
+        "popCheckPointsInFlight": str(table.points),
+        "popBatchesInOrder": str(len(table.batches)),
+        "popRequestsWaiting": str(len(broker.pop_polls)),
+        "popMessagesRevived": str(broker.revival.revived),
+    }
 
 
 def _losses(broker: Broker) -> dict[str, str]:

@@ -109,6 +109,7 @@ def delete_group(call: Call[DeleteGroup]) -> Reply:
         broker.save_groups()
         logger.info("group=%s deleted peer=%s", request.group, call.connection.peer)
     if not request.clean_offset:
+        broker.offset_service.forget_pops(request.group)
         return call.reply()
     broker.offset_service.forget(group=request.group)
     return _answer_forgotten(broker, request.group, call.reply())

@@ -16,6 +16,7 @@ import msgspec
 
 from inorder.broker.leases.rules import COUNTER_BITS, Owner, PastLease, Terms
 from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable
+from inorder.broker.pops.records import PopBatch, Popped, PopRecord, PopState
 from inorder.errors import BrokerError, RemoteProtocolError
 from inorder.model import GroupQueue
 
@@ -93,7 +94,7 @@ class Saved(_Record, frozen=True, tag="s"):
     checksum: int
 
 
-Record: TypeAlias = Granted | Freed | Progress | Commit | Forgotten | Ordered | Saved
+Record: TypeAlias = Granted | Freed | Progress | Commit | Forgotten | Ordered | Saved | PopRecord
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode: Callable[[bytes], Record] = msgspec.msgpack.Decoder(Record).decode
@@ -129,7 +130,11 @@ def freed(key: GroupQueue, broker: str) -> Freed:
 def depends_on(records: Iterable[Record]) -> int:
     """Return the log position up to which the records speak."""
     return max(
-        (record.depends_on for record in records if isinstance(record, Progress | Commit)),
+        (
+            record.depends_on
+            for record in records
+            if isinstance(record, Progress | Commit | Popped | PopState | PopBatch)
+        ),
         default=0,
     )
 

@@ -32,7 +32,7 @@ from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from inorder.model import GroupQueue
-from inorder.wire.requests.leases import WAITING_MAX
+from inorder.wire.requests.leases import POPPED_INSTANCE, WAITING_MAX
 
 ROCKETMQ_LEASE_MS: Final = 60_000
 ROCKETMQ_VIEW_MS: Final = 30_000
@@ -54,6 +54,10 @@ class Owner(NamedTuple):
 
 NOBODY: Final = Owner("", "\0")
 """The owner of queues that nobody may get yet; no client can have this instance id."""
+
+
+POPPED: Final = Owner("(popped)", POPPED_INSTANCE)
+"""The owner of queues whose messages were popped (`broker/pops/rules.py`)."""
 
 
 class Terms(NamedTuple):
@@ -164,6 +168,8 @@ class Decision(NamedTuple):
 
 
 COUNTER_BITS: Final = 32
+POPPED_RETRY_MS: Final = 1000
+"""When to ask again for a queue with popped messages in flight; whoever waits is told earlier."""
 UNREAD_MS: Final = 10
 """When to check again a lease whose owner has unread input."""
 PAST_MAX: Final = 100_000
@@ -230,13 +236,21 @@ class LeaseTable:
     """The leases of all groups, and the owners that wait for them."""
 
     def __init__(
-        self, *, start_number: int = 0, leases_max: int = 500_000, ordered_max: int = ORDERED_MAX
+        self,
+        *,
+        start_number: int = 0,
+        leases_max: int = 500_000,
+        ordered_max: int = ORDERED_MAX,
+        is_popped: Callable[[GroupQueue], bool] = lambda _: False,
     ) -> None:
         self.leases_max = leases_max
         self.ordered_max = ordered_max
         self.closed_until_ms = 0
         """Until this time the table renews leases but grants none: after a power cut it does not
         know which leases their owners still trust."""
+        self._is_popped = is_popped
+        """Whether a group has messages of a queue in flight that were popped without order; nobody
+        gets such a queue."""
         self._next_epoch = (start_number << COUNTER_BITS) + 1
         self._groups: dict[str, dict[GroupQueue, Lease]] = {}
         self._past: dict[GroupQueue, PastLease] = {}
@@ -286,6 +300,10 @@ class LeaseTable:
     def waiting(self, key: GroupQueue) -> dict[Owner, int | None]:
         """Return the owners that a queue was refused to, with their connections."""
         return dict(self._waiting.get(key, ()))
+
+    def take_waiting(self, key: GroupQueue) -> dict[Owner, int | None]:
+        """Remove and return the owners that a free queue was refused to."""
+        return self._waiting.pop(key, {})
 
     def is_current(self, key: GroupQueue, epoch: int) -> bool:
         """Return whether an epoch is current; each epoch has one owner."""
@@ -355,6 +373,11 @@ class LeaseTable:
             if epoch:
                 return Decision(Verdict.RESET, key, owner, wanted, lease.epoch, is_new=is_new)
             return self._grant(key, owner, wanted)
+        if owner != POPPED and self._is_popped(key):
+            until_ms = now_ms + POPPED_RETRY_MS
+            return Decision(
+                Verdict.REFUSE, key, owner, terms or ROCKETMQ_TERMS, 0, POPPED, until_ms
+            )
         past = self._past.get(key)
         if epoch:
             if past is None or past.released or (past.owner, past.epoch) != (owner, epoch):

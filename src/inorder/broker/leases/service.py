@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import (
     NOBODY,
+    POPPED,
     ROCKETMQ_RESTART_MS,
     Decision,
     Lease,
@@ -317,6 +318,67 @@ class LeaseService:
         key = GroupQueue(fields.group, fields.topic, fields.queue_id)
         if not self._table.is_current(key, fields.epoch):
             raise self.refusal(key)
+
+    # -- pops --------------------------------------------------------------------------------------
+
+    def grant_popped(
+        self, decisions: list[Decision], records: Iterable[Record], now_ms: int
+    ) -> None:
+        """Lease queues to pops in order; the journal gets the batches in the same write.
+
+        Nobody renews such a lease, so its deadline holds over restarts.
+        """
+        self.write_popped(((one.key, one.epoch, one.terms) for one in decisions), records, now_ms)
+        for decision in decisions:
+            self._table.apply(decision, now_ms)
+            self._stand_until(decision.key, now_ms + decision.terms.lease_ms)
+            self._mark_ordered(decision.key)
+        self._broker.housekeeping.lock_deadline_changed()
+
+    def write_popped(
+        self,
+        leases: Iterable[tuple[GroupQueue, int, Terms]],
+        records: Iterable[Record],
+        now_ms: int,
+    ) -> None:
+        """Write leases of pops that end after their terms, and further records."""
+        self._broker.safety.require()
+        name = self._broker.config.name
+        granted = [
+            lease_records.granted(
+                key, name, POPPED, epoch, terms, deadline_ms=now_ms + terms.lease_ms
+            )
+            for key, epoch, terms in leases
+        ]
+        try:
+            self._journal.start.raise_longest(max((one.lease_ms for one in granted), default=0))
+        except OSError as error:
+            raise StoreError(f"queues cannot be popped: {error}") from error
+        self._journal.write([*granted, *records])
+
+    def move_popped(self, key: GroupQueue, terms: Terms, now_ms: int) -> None:
+        """Let the lease of a pop end after other terms; the journal has it."""
+        lease = self._table.get(key)
+        assert lease is not None, "the batch holds its queue"
+        lease.terms = terms
+        self._stand_until(key, now_ms + terms.lease_ms)
+        self._broker.housekeeping.lock_deadline_changed()
+
+    def _stand_until(self, key: GroupQueue, until_ms: int) -> None:
+        self._table.expire_at(key, until_ms)
+        lease = self._table.get(key)
+        assert lease is not None, "it has a deadline"
+        lease.deadline_ms = until_ms
+
+    def release_popped(self, key: GroupQueue, epoch: int) -> None:
+        """Free a queue whose batch is done; the journal has it."""
+        self._release(key, epoch)
+
+    def popped_ended(self, key: GroupQueue) -> None:
+        """Notify owners that wait for a queue with nothing in flight any more."""
+        waiting = self._table.take_waiting(key)
+        if waiting:
+            self._tell(key.group, waiting)
 
     # -- operators and resizes -------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ from inorder.broker.durability import SharedSync
 from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import ROCKETMQ_RESTART_MS, deadline_after_start
 from inorder.broker.offsets.rules import OffsetTable
+from inorder.broker.pops import records as pop_records
+from inorder.broker.pops import storage as pop_storage
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.model import GroupQueue
@@ -299,6 +301,8 @@ class LeaseJournal:
         for (group, topic), outright in lease_records.ordered(records).items():
             if outright or (topic in broker.topics and group in broker.groups):
                 broker.leases.mark_ordered(group, topic)
+        if ours:
+            pop_storage.restore(broker, records)
         self._saved.extend(one.checksum for one in records if isinstance(one, lease_records.Saved))
         if checksum is not None:
             self._saved.append(checksum)
@@ -353,6 +357,7 @@ class LeaseJournal:
         """Cut off what lies beyond the recovered log; tell whether there was any."""
         broker = self._broker
         found = False
+        pop_storage.cut(broker)
         for key in broker.commits.clamp(partial(end_of, broker.store)):
             log.warning("finished messages beyond the recovered log are forgotten queue=%s", key)
             found = True
@@ -686,6 +691,7 @@ class LeaseJournal:
             if last is not None and offset >= 0:
                 finished = last.finished if offset == last.offset else ""
                 yield lease_records.Commit(*place, offset, end, last.epoch, last.number, finished)
+        yield from pop_records.summary(self._broker.pop_table, end)
 
     # -- stop ------------------------------------------------------------------------------------
 

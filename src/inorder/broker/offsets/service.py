@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.leases import records as lease_records
 from inorder.broker.offsets.rules import CommitKind, Committed, Committer, Ruling, commit
+from inorder.broker.pops.records import PopForgotten, PopReset
 from inorder.model import GroupQueue
 from inorder.wire.names import TRANSACTION_GROUP
 
@@ -101,20 +102,29 @@ class OffsetService:
                 )
             )
             records.append(lease_records.Commit(group, topic, queue_id, offset, end, epoch, 0, ""))
+            records.append(PopReset(*key))
         self._journal.write(records)
         for (key, epoch), offset in zip(raised.items(), targets.values(), strict=True):
             self._broker.offsets.reset(*key, offset, self._broker.clock.now_ms())
             self._broker.commits.put(key, Committed(epoch, 0, offset))
+            self._broker.pop_table.reset(key)
             if self._leases.get(key) is None:
                 self._leases.forget_past(key)
             else:
                 self._leases.raise_epoch(key, epoch)
 
+    def forget_pops(self, group: str) -> None:
+        """Forget what a deleted group has popped; its offsets stay."""
+        self._journal.write_later([PopForgotten(group, "")])
+        self._broker.pop_table.forget(group=group)
+
     def forget(self, *, group: str = "", topic: str = "") -> None:
         """Forget the offsets, commits and leases of a deleted group or topic."""
         broker = self._broker
         broker.deliveries.forget(group=group, topic=topic)
-        self._journal.write_later([lease_records.Forgotten(group, topic)])
+        self._journal.write_later(
+            [lease_records.Forgotten(group, topic), PopForgotten(group, topic)]
+        )
         if topic:
             broker.offsets.remove_topic(topic)
             if broker.store.queues_of(topic):
@@ -122,4 +132,6 @@ class OffsetService:
         else:
             broker.offsets.remove_group(group)
         broker.commits.remove(group=group, topic=topic)
+        broker.pop_table.forget(group=group, topic=topic)
+        broker.assignments.forget(group=group, topic=topic)
         self._leases.forget(group=group, topic=topic)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.delays.rules import destination, is_delivery
 from inorder.broker.durability import DurableTable, check_fits, fingerprint
+from inorder.broker.pops import revivelog
+from inorder.broker.pops.revivelog import REVIVE_PREFIX
 from inorder.broker.timers import records
 from inorder.broker.timers.records import File, mark
 from inorder.broker.timers.rules import CHUNK, Saved, TimerTable
@@ -118,7 +120,10 @@ class TimerSnapshot(DurableTable):
         broker = self._broker
         files, root, table = broker.files, broker.config.data_path, broker.timer_table
         self.file.held_back = True
-        take_over(files, root, broker.store, table, now_ms=broker.clock.now_ms())
+        taken = take_over(files, root, broker.store, table, now_ms=broker.clock.now_ms())
+        revivelog.take_over(
+            broker, (offset for offset, topic in taken if topic.startswith(REVIVE_PREFIX))
+        )
         self.save_here(broker.store.log.end_position)
         remove_wheel(files, root)
         self.file.write_checkpoint()  # last: until then RocketMQ's counts, should this end here

@@ -81,8 +81,14 @@ def remove_wheel(files: Files, root: Path) -> None:
     files.fsync_dir(root)
 
 
-def take_over(files: Files, root: Path, store: Store, table: TimerTable, *, now_ms: int) -> None:
-    """Fill an empty table with the timers that wait in RocketMQ's wheel and queue."""
+def take_over(
+    files: Files, root: Path, store: Store, table: TimerTable, *, now_ms: int
+) -> list[tuple[int, str]]:
+    """Fill an empty table with the timers that wait in RocketMQ's wheel and queue.
+
+    Returns their offsets, with the topics that they wait for.
+    """
+    found: list[tuple[int, int, str]] = []
     queue, said = store.find_queue(TIMER_TOPIC, 0), checkpoint_of(files, root)
     end = 0 if queue is None else queue.visible_offset
     saved = Saved(end=end)
@@ -96,12 +102,13 @@ def take_over(files: Files, root: Path, store: Store, table: TimerTable, *, now_
             if entry is not None:
                 taking.waits(entry[0])
         taking.sync()
+        found = taking.found
     table.restore(saved)
-    if queue is not None and said is not None:
-        for offset, code, topic in taking.found:
-            table.take_up(offset, code)
-            if not is_recall(code):
-                table.count(topic, 1, now_ms)
+    for offset, code, topic in found:
+        table.take_up(offset, code)
+        if not is_recall(code):
+            table.count(topic, 1, now_ms)
+    return [(offset, topic) for offset, _, topic in found]
 
 
 def _units(files: Files, root: Path) -> Iterator[tuple[int, int]]:

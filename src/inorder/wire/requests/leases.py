@@ -37,6 +37,8 @@ from inorder.wire.shapes import (
     bounded_body,
 )
 
+POPPED_INSTANCE: Final = "(pop)"
+"""The instance id of queues whose messages are popped in order; no client can have it."""
 LEASE_MS_MIN: Final = 500
 LEASE_MS_MAX: Final = 120_000
 """A client asks for a lease of this length at least and at most; the broker refuses others."""

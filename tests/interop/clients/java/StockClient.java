@@ -199,6 +199,13 @@ public class StockClient {
             consumer.subscribe(options.get("topic"), options.get("tags").replace(",", "||"));
         }
         Work work = new Work(name, options);
+        if (options.containsKey("pop")) {
+            // By name: the class has these since 5.
+            Class<?> type = consumer.getClass();
+            type.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+            type.getMethod("setPopInvisibleTime", long.class)
+                .invoke(consumer, Long.parseLong(options.get("pop")));
+        }
         if (options.containsKey("tries")) {
             consumer.setMaxReconsumeTimes(Integer.parseInt(options.get("tries")));
         }
