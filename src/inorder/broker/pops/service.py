@@ -220,6 +220,8 @@ class Pops:
 
     def _wait(self, pop: Pop, deadline_ms: int) -> Command | None:
         pop.known.clear()
+        if pop.connection.closed:
+            return None
         if deadline_ms > self._broker.clock.monotonic_ms():
             long = len(pop.request.expression or "") > EXPRESSION_KEPT_CHARS
             if not (long and len(self._polls) >= LONG_EXPRESSIONS_MAX) and self._polls.hold(
@@ -779,8 +781,7 @@ class Pops:
 
     def _serve_key(self, key: PollKey, limit: int) -> int:
         """Try up to `limit` requests of a key; return how many were tried."""
-        for ask in self._asks.of(key):
-            self._serve_ask(ask)
+        self._serve_asks(key)
         tried, missed = 0, set()
         for poll in self._polls.of(key):
             pop = poll.request
@@ -816,16 +817,22 @@ class Pops:
         self._broker.router.answer(poll.connection, pop.command, answer)
         return True
 
-    def _serve_ask(self, poll: Poll[ServerConnection, Ask]) -> None:
-        ask = poll.request
-        try:
-            if self._check_ask(ask):
+    def _serve_asks(self, key: PollKey) -> None:
+        """Answer the questions of a key, if a pop would find something; one look serves all."""
+        looked: dict[bool, bool] = {}
+        for poll in self._asks.of(key):
+            ask = poll.request
+            try:
+                if ask.request.order not in looked:
+                    looked[ask.request.order] = self._check_ask(ask)
+            except BrokerError as error:
+                self._asks.end(poll)
+                self._broker.router.fail(poll.connection, ask.command, error)
+                continue
+            if looked[ask.request.order]:
                 self._asks.end(poll)
                 answer = self._told(ask, found=True)
                 self._broker.router.answer(poll.connection, ask.command, answer)
-        except BrokerError as error:
-            self._asks.end(poll)
-            self._broker.router.fail(poll.connection, ask.command, error)
 
     def expire(self) -> int | None:
         """Answer requests whose time is over; return the next deadline."""
