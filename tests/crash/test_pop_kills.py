@@ -97,6 +97,7 @@ async def rest_of(rig: Rig, clock: FakeClock) -> tuple[list[bytes], list[bytes]]
     for _ in range(6):
         await move(rig, clock, INVISIBLE_MS)
         await look(rig)
+        await until(lambda: rig.broker.revival.idle)  # under sync flush a thread has to end
         found = await pop(rig, queueId=str(PLAIN), attemptId="z")
         plain += found.bodies
         for record in found.records:

@@ -68,6 +68,11 @@ class Revival:
     def __repr__(self) -> str:
         return f"Revival({self.revived} revived, {self._pending} being stored)"
 
+    @property
+    def idle(self) -> bool:
+        """Return whether no copy is being stored."""
+        return not self._pending
+
     def cancel(self) -> None:
         """Store no more."""
         self._stopped = True
