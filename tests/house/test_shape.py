@@ -33,6 +33,7 @@ NOUNS = {
     "broker/parking/moves.py": "parked keys over a resize",
     "broker/pops/acks.py": "acknowledgements of popped messages, and changes of their time",
     "broker/pops/polls.py": "who waits for messages, and until when; pure",
+    "broker/pops/reading.py": "messages of a queue for a pop, also those that are not in memory",
     "broker/pops/revival.py": "messages that nobody acknowledged in time",
     "broker/pops/revivelog.py": "RocketMQ's check points, which a start takes over",
     "broker/resizing/release.py": "groups that wait for a version, and groups that are rewound",

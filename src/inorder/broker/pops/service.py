@@ -14,10 +14,9 @@ Why: decision 54.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import POPPED, Terms
@@ -29,15 +28,14 @@ from inorder.broker.pops.checks import (
     wanted_of,
 )
 from inorder.broker.pops.polls import Poll, PollKey
+from inorder.broker.pops.reading import Chunk, Cold, PopReader, offset_of
 from inorder.broker.pops.records import as_popped, batch_record, popped
 from inorder.broker.pops.rules import Batch, CheckPoint, counts_of
 from inorder.broker.pulls.checks import EXPRESSION_KEPT_CHARS
 from inorder.errors import BrokerError, StoreError
 from inorder.logs import get_logger
 from inorder.model import GroupQueue
-from inorder.store.intact import count_intact
-from inorder.store.layout import ENTRY_BYTES
-from inorder.store.reader import ReadResult, ReadStatus
+from inorder.store.reader import ReadStatus
 from inorder.wire.codes import ResponseCode
 from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.record import decode
@@ -78,13 +76,6 @@ LONG_EXPRESSIONS_MAX: Final = 1000
 """A pop that waits keeps its expression: one with a long one waits only beside fewer others."""
 LOADS_MAX: Final = 4
 """How often a pop reads messages in a thread before it gives up for now."""
-_SIZE: Final = struct.Struct(">i")
-_OFFSET: Final = struct.Struct(">q")
-_OFFSET_AT: Final = 20
-_MOVED: Final = (
-    ReadStatus.OFFSET_TOO_SMALL,
-    ReadStatus.OFFSET_OVERFLOW_BADLY,
-)
 _PASSED: Final = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING)
 
 
@@ -129,28 +120,6 @@ class Ask:
         )
 
 
-class Chunk(NamedTuple):
-    """Messages of a queue, and how far they were read."""
-
-    records: list[bytes]
-    next_offset: int
-    max_offset: int
-    status: ReadStatus = ReadStatus.FOUND
-
-    @property
-    def offsets(self) -> list[int]:
-        """Return the offsets of the messages."""
-        return [_OFFSET.unpack_from(one, _OFFSET_AT)[0] for one in self.records]
-
-
-class _Cold(Exception):
-    """Messages are probably not in memory: they have to be read elsewhere."""
-
-    def __init__(self, key: GroupQueue, start: int, queue: QueueIndex, result: ReadResult) -> None:
-        super().__init__(key, start)
-        self.key, self.start, self.queue, self.result = key, start, queue, result
-
-
 @dataclass(slots=True)
 class Found:
     """What a pop found in one queue."""
@@ -188,6 +157,7 @@ class Pops:
         self._asks = broker.ask_polls
         self._serving: deque[PollKey] = deque()
         self._queued: set[PollKey] = set()
+        self._reader = PopReader(broker)
         self._revive_queue = 0
 
     # -- requests --------------------------------------------------------------------------------
@@ -199,7 +169,7 @@ class Pops:
         pop.wanted = wanted_of(self._broker, self._checked(pop))
         try:
             answer = self._try(pop)
-        except _Cold as cold:
+        except Cold as cold:
             return self._pop_apart(pop, cold, self._deadline(pop.request.poll_ms))
         return answer or self._wait(pop, self._deadline(pop.request.poll_ms))
 
@@ -212,7 +182,7 @@ class Pops:
         return now_ms + min(poll_ms, POLL_MS_MAX) if poll_ms > 0 else 0
 
     def _try(self, pop: Pop) -> Command | None:
-        """Return the answer with messages, None if there are none. Raises _Cold."""
+        """Return the answer with messages, None if there are none. Raises Cold."""
         gathered = self._gather(pop)
         if not gathered.found:
             return None
@@ -220,6 +190,8 @@ class Pops:
 
     def _wait(self, pop: Pop, deadline_ms: int) -> Command | None:
         pop.known.clear()
+        if pop.connection.closed:
+            return None
         if deadline_ms > self._broker.clock.monotonic_ms():
             long = len(pop.request.expression or "") > EXPRESSION_KEPT_CHARS
             if not (long and len(self._polls) >= LONG_EXPRESSIONS_MAX) and self._polls.hold(
@@ -246,16 +218,16 @@ class Pops:
         self._revive_queue = (found + 1) % REVIVE_QUEUES
         return found
 
-    async def _pop_apart(self, pop: Pop, cold: _Cold, deadline_ms: int) -> Command | None:
+    async def _pop_apart(self, pop: Pop, cold: Cold, deadline_ms: int) -> Command | None:
         """Read messages in a thread and begin anew, as often as that is needed."""
         for _ in range(LOADS_MAX):
-            pop.known[cold.key, cold.start] = await self._load(pop, cold)
+            pop.known[cold.key, cold.start] = await self._reader.load(pop, cold)
             if pop.connection.closed:
                 return None
             self._checked(pop)
             try:
                 answer = self._try(pop)
-            except _Cold as another:
+            except Cold as another:
                 cold = another
                 continue
             return answer or self._wait(pop, deadline_ms)
@@ -311,7 +283,7 @@ class Pops:
         if room <= 0 or not self._has_bytes(gathered):
             gathered.rest += max(0, self._store.end_offset(key.topic, key.queue_id) - start)
             return
-        start, chunk = self._read(pop, key, start, room, gathered)
+        start, chunk = self._reader.read(pop, key, start, room, gathered)
         if chunk is None:
             return
         gathered.rest += max(0, chunk.max_offset - chunk.next_offset)
@@ -341,7 +313,7 @@ class Pops:
         if room <= 0 or not self._has_bytes(gathered):
             gathered.rest += max(0, self._store.end_offset(key.topic, key.queue_id) - committed)
             return
-        start, chunk = self._read(pop, key, committed, room, gathered)
+        start, chunk = self._reader.read(pop, key, committed, room, gathered)
         if chunk is None:
             return
         gathered.rest += max(0, chunk.max_offset - chunk.next_offset)
@@ -379,9 +351,9 @@ class Pops:
                 or (lease.owner, lease.epoch) != (POPPED, batch.epoch)
             ):  # fmt: skip
                 continue
-            records = self._records_of(key, batch.unfinished)
+            records = self._reader.records_of(key, batch.unfinished)
             if records:
-                offsets = [_OFFSET.unpack_from(one, _OFFSET_AT)[0] for one in records]
+                offsets = [offset_of(one) for one in records]
                 gathered.found.append(
                     Found(key, batch.offsets[0], records, offsets, batch.next_offset, batch)
                 )
@@ -391,16 +363,6 @@ class Pops:
             one for one in gathered.found if one.batch and one.batch.pop_ms == max(tokens)
         ]
         return gathered if gathered.found else None
-
-    def _records_of(self, key: GroupQueue, offsets: Iterable[int]) -> list[bytes]:
-        queue = self._store.find_queue(key.topic, key.queue_id)
-        found = []
-        for offset in offsets:
-            entry = None if queue is None else queue.entry(offset)
-            raw = None if entry is None else self._store.log.read_at(entry[0], entry[1])
-            if raw is not None and _OFFSET.unpack_from(raw, _OFFSET_AT)[0] == offset:
-                found.append(bytes(raw))
-        return found
 
     def _has_bytes(self, gathered: Gathered) -> bool:
         return gathered.size < self._broker.config.transfer_bytes_max
@@ -423,95 +385,6 @@ class Pops:
         offsets.commit(group, topic, queue_id, first, self._broker.clock.now_ms())
         self._broker.lease_journal.flush()  # or a kill would let the group begin elsewhere
         return first
-
-    def _read(
-        self, pop: Pop, key: GroupQueue, start: int, count: int, gathered: Gathered
-    ) -> tuple[int, Chunk | None]:
-        """Return messages of a queue and where they begin; None: there are none to see.
-
-        Raises:
-            _Cold: they have to be read in a thread; only while nothing else was found.
-        """
-        if self._store.find_queue(key.topic, key.queue_id) is None:
-            return start, None
-        queue = self._store.queue(key.topic, key.queue_id)
-        end = None
-        if self._broker.resizing.is_resized(key.topic):
-            end = self._broker.resizing.held_at(key.topic, key.group, key.queue_id, leased=True)
-            if end is not None and start >= end:
-                return start, None
-        for _ in range(2):
-            if (key, start) in pop.known:
-                known = pop.known[key, start]
-                return start, None if known is None else _first(known, count)
-            result = self._result(pop, queue, start, count, size=gathered.size, end=end)
-            if result.status not in _MOVED or result.next_offset == start:
-                break
-            log.warning(
-                "an offset is not in its queue, the pop goes on elsewhere topic=%s queue=%d "
-                "group=%s offset=%d next=%d",
-                key.topic, key.queue_id, key.group, start, result.next_offset,
-            )  # fmt: skip
-            start = result.next_offset
-            self._table.reset(key)
-            self._broker.offsets.commit(*key, start, self._broker.clock.now_ms())
-        if result.status is ReadStatus.QUEUE_DAMAGED:
-            self._broker.mending.found(queue, start)
-            return start, None
-        if result.cold:
-            if gathered.found:
-                return start, None
-            raise _Cold(key, start, queue, result)
-        records = _split(b"".join(result.views)) if result.views else []
-        return start, Chunk(records, result.next_offset, result.max_offset, result.status)
-
-    def _result(
-        self, pop: Pop, queue: QueueIndex, start: int, count: int, *, size: int,
-        end: int | None = None,
-    ) -> ReadResult:  # fmt: skip
-        config, reader = self._broker.config, self._store.reader
-        bytes_max = max(1, config.transfer_bytes_max - size)
-        scan_max = max(config.filter_scan_max, count)
-        if pop.wanted.filter is not None:
-            result = reader.get_filtered(
-                queue, start, max_messages=count, max_bytes=bytes_max, scan_max=scan_max,
-                wanted=pop.wanted.filter, end=end,
-            )  # fmt: skip
-            self._broker.filters.spent_ns += result.filter_ns
-            return result
-        return reader.get(
-            queue, start, max_messages=count, max_bytes=bytes_max, scan_max=scan_max,
-            wanted=pop.wanted.tags, end=end,
-        )  # fmt: skip
-
-    async def _load(self, pop: Pop, cold: _Cold) -> Chunk | None:
-        """Read messages in a thread; None: they cannot be read."""
-        reader, result, queue = self._store.reader, cold.result, cold.queue
-        wanted, config = pop.wanted.filter, self._broker.config
-        count = pop.request.max_messages
-        if result.unfiltered:
-            assert wanted is not None, "a filter is asked"
-            selected = await self._broker.offload.call(
-                lambda: reader.select(
-                    result.entries, max_messages=count, max_bytes=config.transfer_bytes_max,
-                    wanted=wanted,
-                )
-            )  # fmt: skip
-            entries = result.entries[: selected.examined * ENTRY_BYTES]
-            found = reader.selected(result, selected)
-            records = list(selected.records)
-        else:
-            entries, found = result.entries, result
-            parts = await self._broker.offload.call(lambda: reader.load(result.ranges))
-            if parts is None:
-                return None
-            records = _split(b"".join(parts))
-        tags = None if result.unfiltered else pop.wanted.tags
-        right = count_intact(self._store.log, queue, entries, cold.start, tags)
-        if right < len(entries) // ENTRY_BYTES:
-            self._broker.mending.found(queue, cold.start + right)
-            return None
-        return Chunk(records, found.next_offset, found.max_offset, found.status)
 
     # -- taking ----------------------------------------------------------------------------------
 
@@ -624,15 +497,15 @@ class Pops:
         ))  # fmt: skip
         try:
             return self._peek(pop, topic)
-        except _Cold as cold:
+        except Cold as cold:
             return self._peek_apart(pop, topic, cold)
 
-    async def _peek_apart(self, pop: Pop, topic: TopicConfig, cold: _Cold) -> Command:
+    async def _peek_apart(self, pop: Pop, topic: TopicConfig, cold: Cold) -> Command:
         for _ in range(LOADS_MAX):
-            pop.known[cold.key, cold.start] = await self._load(pop, cold)
+            pop.known[cold.key, cold.start] = await self._reader.load(pop, cold)
             try:
                 return self._peek(pop, topic)
-            except _Cold as another:
+            except Cold as another:
                 cold = another
         return pop.command.reply(ResponseCode.PULL_NOT_FOUND, fields=pop_header())
 
@@ -648,7 +521,7 @@ class Pops:
             if room <= 0 or not self._has_bytes(gathered):
                 gathered.rest += max(0, self._store.end_offset(key.topic, key.queue_id) - start)
                 continue
-            chunk = self._peek_queue(pop, key, start, room, gathered)
+            chunk = self._reader.peek(pop, key, start, room, gathered)
             if chunk is not None:
                 gathered.rest += max(0, chunk.max_offset - start)
                 gathered.count += len(chunk.records)
@@ -666,23 +539,6 @@ class Pops:
         return pop.command.reply(
             code, status.name, fields=pop_header(rest=gathered.rest), body=body
         )
-
-    def _peek_queue(
-        self, pop: Pop, key: GroupQueue, start: int, room: int, gathered: Gathered
-    ) -> Chunk | None:
-        queue = self._store.find_queue(key.topic, key.queue_id)
-        if queue is None:
-            return None
-        if (key, start) in pop.known:
-            known = pop.known[key, start]
-            return None if known is None else _first(known, room)
-        result = self._result(pop, queue, start, room, size=gathered.size)
-        if result.cold:
-            if gathered.found:
-                return None
-            raise _Cold(key, start, queue, result)
-        records = _split(b"".join(result.views)) if result.views else []
-        return Chunk(records, result.next_offset, result.max_offset, result.status)
 
     def _seen_from(self, key: GroupQueue) -> int:
         """Return where a pop would read."""
@@ -779,8 +635,7 @@ class Pops:
 
     def _serve_key(self, key: PollKey, limit: int) -> int:
         """Try up to `limit` requests of a key; return how many were tried."""
-        for ask in self._asks.of(key):
-            self._serve_ask(ask)
+        self._serve_asks(key)
         tried, missed = 0, set()
         for poll in self._polls.of(key):
             pop = poll.request
@@ -801,7 +656,7 @@ class Pops:
         try:
             self._checked(pop)
             answer = self._try(pop)
-        except _Cold as cold:
+        except Cold as cold:
             self._polls.end(poll)
             work = self._pop_apart(pop, cold, poll.deadline_ms)
             self._broker.router.spawn(poll.connection, pop.command, work)
@@ -816,16 +671,22 @@ class Pops:
         self._broker.router.answer(poll.connection, pop.command, answer)
         return True
 
-    def _serve_ask(self, poll: Poll[ServerConnection, Ask]) -> None:
-        ask = poll.request
-        try:
-            if self._check_ask(ask):
+    def _serve_asks(self, key: PollKey) -> None:
+        """Answer the questions of a key, if a pop would find something; one look serves all."""
+        looked: dict[bool, bool] = {}
+        for poll in self._asks.of(key):
+            ask = poll.request
+            try:
+                if ask.request.order not in looked:
+                    looked[ask.request.order] = self._check_ask(ask)
+            except BrokerError as error:
+                self._asks.end(poll)
+                self._broker.router.fail(poll.connection, ask.command, error)
+                continue
+            if looked[ask.request.order]:
                 self._asks.end(poll)
                 answer = self._told(ask, found=True)
                 self._broker.router.answer(poll.connection, ask.command, answer)
-        except BrokerError as error:
-            self._asks.end(poll)
-            self._broker.router.fail(poll.connection, ask.command, error)
 
     def expire(self) -> int | None:
         """Answer requests whose time is over; return the next deadline."""
@@ -870,21 +731,3 @@ class Pops:
         for ask in asks:
             answer = self._told(ask.request, found=False)
             self._broker.router.answer(ask.connection, ask.request.command, answer)
-
-
-def _split(data: bytes) -> list[bytes]:
-    """Return the records that lie one after another."""
-    records, at = [], 0
-    while at < len(data):
-        size = _SIZE.unpack_from(data, at)[0]
-        records.append(data[at : at + size])
-        at += size
-    return records
-
-
-def _first(chunk: Chunk, count: int) -> Chunk:
-    """Return the first messages of a chunk."""
-    if len(chunk.records) <= count:
-        return chunk
-    last = chunk.offsets[count - 1]
-    return chunk._replace(records=chunk.records[:count], next_offset=last + 1)
