@@ -442,12 +442,19 @@ def _sleep_for_ever(loop: SimLoop) -> set[asyncio.Task[Any]]:
     return found
 
 
-def _close(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Close one that never began, and those it was given; else Python complains of them."""
+def _close_given(coroutine: object) -> bool:
+    """Close what a coroutine that never began was given; else Python complains of it.
+
+    Return whether it is such a one.
+    """
+    if not inspect.iscoroutine(coroutine):
+        return False
+    if inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED:
+        return False
     for value in inspect.getcoroutinelocals(coroutine).values():
-        if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
-            _close(value)
-    coroutine.close()
+        if _close_given(value):
+            value.close()
+    return True
 
 
 def _cancel_rest(loop: SimLoop) -> None:
@@ -456,11 +463,10 @@ def _cancel_rest(loop: SimLoop) -> None:
     rest = [task for task in loop.open_tasks() if task not in asleep]
     for task in asleep:
         coroutine = task.get_coro()
-        if (
-            inspect.iscoroutine(coroutine)
-            and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
-        ):
-            _close(coroutine)
+        if _close_given(coroutine):
+            coroutine.close()  # type: ignore[union-attr]  # else Python complains here, too
+    for task in rest:
+        _close_given(task.get_coro())
     for task in rest:
         task.cancel()
     if rest:

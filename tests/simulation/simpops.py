@@ -39,7 +39,9 @@ PATIENCE_S: Final = 200.0
 BUSY_S: Final = 15.0
 """How long a fault waits for somebody who is in the middle of a message."""
 ALWAYS: Final = ("kill", "freeze", "broker killed")
-OFTEN: Final = ("kill", "freeze", "broker killed", "broker killed", "broker stopped")
+OFTEN: Final = (
+    "kill", "freeze", "broker killed", "broker killed", "broker stopped", "drop", "cut off",
+)  # fmt: skip
 RARE: Final = ("reset", "resize", "takeover", "clock")
 """At most one of these kinds in a run, and in half of the runs none. Only orderly POP has them."""
 _STORE: Final = StoreConfig(
@@ -359,7 +361,8 @@ class PopWorld(ABC):
     async def _do(self, kind: str, draw: random.Random) -> None:
         acts: dict[str, Callable[[random.Random], Awaitable[None]]] = {
             "kill": self._kill, "freeze": self._freeze, "broker killed": self._kill_broker,
-            "broker stopped": self._stop_broker, "clock": self._clock, **self.more_faults(),
+            "broker stopped": self._stop_broker, "drop": self._drop, "cut off": self._cut_off,
+            "clock": self._clock, **self.more_faults(),
         }  # fmt: skip
         await acts[kind](draw)
 
@@ -397,6 +400,24 @@ class PopWorld(ABC):
         if popper.node.alive and popper.node.frozen:
             self.say(f"{popper.name} goes on")
             self.loop.thaw(popper.node)
+
+    async def _drop(self, draw: random.Random) -> None:
+        """Its connections end; whether what was on the way arrived nobody knows."""
+        if (popper := await self._somebody(draw)) is not None:
+            self.say(f"{popper.name} loses its connections")
+            for connection in self.loop.network.connections(popper.node.host):
+                connection.drop()
+
+    async def _cut_off(self, draw: random.Random) -> None:
+        """It goes on, and hears nothing from the broker, or is not heard, past its time."""
+        if (popper := await self._somebody(draw)) is None:
+            return
+        ends = [popper.name, BROKER_HOST]
+        draw.shuffle(ends)
+        self.say(f"nothing passes from {ends[0]} to {ends[1]}")
+        self.loop.network.partition(*ends, both_ways=draw.random() < 0.5)
+        await asyncio.sleep(draw.uniform(0.3, 2.0) * self.plan.invisible_ms / 1000)
+        self.loop.network.heal()
 
     async def _kill_broker(self, draw: random.Random) -> None:
         await self._bounce(draw, killed=True)

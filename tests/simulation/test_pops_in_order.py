@@ -59,5 +59,6 @@ def test_plans_have_every_kind_of_fault():
     plans = [PopPlan.of(seed) for seed in range(1, 200)]
     assert {kind for plan in plans for _, kind in plan.faults} == {
         "kill", "freeze", "broker killed", "broker stopped", "reset", "resize", "takeover", "clock",
+        "drop", "cut off",
     }  # fmt: skip
     assert {plan.order for plan in plans} == {False, True}
