@@ -38,6 +38,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from concurrent.futures import Future
 from contextvars import Context
 from functools import partial, wraps
+from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from inorder.errors import AlreadyClosed, InorderError, RequestTimeout, UsageError
@@ -479,10 +480,10 @@ class Portal:
 
     def check_thread(self) -> None:
         """Refuse a call that can have no outcome: in a forked child, or from the loop itself."""
-        # hot: 0.1 us.
-        if self._pid == os.getpid() and self._ident != threading.get_ident():
+        # hot: 0.05 us; to ask the system for the process would take 0.2 us.
+        if self._pid == _leases.pid and self._ident != get_ident():
             return
-        if self._pid != os.getpid():
+        if self._pid != _leases.pid:
             raise UsageError(
                 f"this object was made in process {self._pid}, before the fork; "
                 "make a new one in this process"
@@ -561,6 +562,7 @@ class _Leases:
     """The portal that the clients of this process share, and its number of users."""
 
     def __init__(self) -> None:
+        self.pid = os.getpid()
         self._lock = threading.Lock()
         self._portal: Portal | None = None
         self._before_fork: list[Portal] = []
@@ -585,6 +587,7 @@ class _Leases:
 
     def after_fork(self) -> None:
         """Forget the parent's portal, but keep it: to close it would disturb the parent's loop."""
+        self.pid = os.getpid()
         self._lock = threading.Lock()
         if self._portal is not None:
             self._before_fork.append(self._portal)

@@ -362,25 +362,25 @@ class SharedIds:
     def __init__(self, clock: Clock) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._ids: MessageIds | None = None
+        self._made: MessageIds | None = None
 
     def next(self) -> tuple[str, int]:
         """Return an id and the time that is in it."""
-        # hot: 0.5 us.
+        # hot: 0.3 us.
         now_ms = self._clock.now_ms()
-        with self._lock:
-            ids = self._ids
-            if ids is None:
-                ids = self._ids = MessageIds(Identity.of_this_process(), self._clock)
-            return ids.at(now_ms), now_ms
+        return (self._made or self._ids()).at(now_ms), now_ms
 
     def some(self, count: int) -> tuple[list[str], int]:
         """Return ids, and the time that is in them."""
         now_ms = self._clock.now_ms()
+        return (self._made or self._ids()).some(count, now_ms), now_ms
+
+    def _ids(self) -> MessageIds:
+        """Return the series of this producer: one, whichever thread asks first."""
         with self._lock:
-            if self._ids is None:
-                self._ids = MessageIds(Identity.of_this_process(), self._clock)
-            return self._ids.some(count, now_ms), now_ms
+            if self._made is None:
+                self._made = MessageIds(Identity.of_this_process(), self._clock)
+            return self._made
 
 
 def bytes_of(body: object) -> int:
@@ -535,8 +535,9 @@ class Producer(Closeable):
         self._outbox = Outbox(self._portal, self._async, self._room)
         self._portal.outboxes.add(self._outbox)
         # Direct sends are for anonymous producers without hooks and without TLS.
-        plain = tls is None and id is None and not self._async._hooked
-        self._direct = DirectSends(self._async, self._portal) if plain else None
+        self._is_plain = id is None and not self._async._hooked
+        alone = self._is_plain and tls is None
+        self._direct = DirectSends(self._async, self._portal) if alone else None
         self._closed = False
 
     def start(self) -> None:
@@ -634,15 +635,22 @@ class Producer(Closeable):
         shared = self._async
         try:
             future = SendFuture(self._unheard, (topic, key))
-            message: tuple[Any, ...] = (
-                topic, body, key, tag, keys, properties, queue, selector, arg, sequence, timeout,
-                False, later, True,
-            )  # fmt: skip
             made: Send | Unmade
-            if shared._hooked:
-                made = Unmade(future, size, message)
+            if (
+                self._is_plain and tag is None and properties is None and queue is None
+                and selector is None and sequence is None and timeout is None
+                and not later and type(keys) is tuple and not keys
+            ):  # fmt: skip
+                made = shared._make_plain(future, *self._ids.next(), topic, body, key)
             else:
-                made = shared._make(future, *self._ids.next(), *message)
+                message: tuple[Any, ...] = (
+                    topic, body, key, tag, keys, properties, queue, selector, arg, sequence,
+                    timeout, False, later, True,
+                )  # fmt: skip
+                if shared._hooked:
+                    made = Unmade(future, size, message)
+                else:
+                    made = shared._make(future, *self._ids.next(), *message)
         except BaseException:
             self._room.leave(1, size)
             raise

@@ -15,6 +15,7 @@ import struct
 import sys
 from datetime import datetime, tzinfo
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import count
 from operator import mul
 from typing import Final
 
@@ -82,36 +83,34 @@ def parse_message_id(text: str) -> tuple[str, int, int]:
 class UniqueIds:
     """Make ids as RocketMQ's clients do: address, process, a random number, time, counter.
 
-    The time is counted from the start of the month, in local time unless a zone is given.
+    The time is counted from the start of the month, in local time unless a zone is given. Threads
+    may share one of these without a lock: the count is atomic, and the rest only repeats itself.
     """
 
-    __slots__ = (
-        "_counter", "_fixed", "_month_end_ms", "_month_start_ms", "_now_ms", "_prefix", "_zone",
-    )  # fmt: skip
+    __slots__ = ("_counter", "_fixed", "_latest", "_month_ms", "_zone")
 
     def __init__(self, ip: str, pid: int, random32: int, *, zone: tzinfo | None = None) -> None:
         address = pack_host(ip, 0)[:-4]
         process = struct.pack(">HI", pid & 0xFFFF, random32 & 0xFFFFFFFF)
         self._fixed = (address + process).hex().upper()
-        self._counter = 0
+        self._counter = count()
         self._zone = zone
-        self._month_start_ms = self._month_end_ms = 0
-        self._now_ms = -1  # of the last id
-        self._prefix = ""  # that all ids of this millisecond have
+        self._month_ms = (0, 0)  # its start and its end
+        self._latest = (-1, "")  # a millisecond, and what all its ids begin with
 
     def next(self, now_ms: int) -> str:
         """Return the next id; 65,536 in one millisecond are distinct."""
-        # hot: 0.25 us.
-        if now_ms != self._now_ms:
-            if not self._month_start_ms <= now_ms < self._month_end_ms:
-                self._find_month(now_ms)
-            self._prefix = f"{self._fixed}{now_ms - self._month_start_ms:08X}"
-            self._now_ms = now_ms
-        counter = self._counter
-        self._counter = (counter + 1) & 0xFFFF
-        return f"{self._prefix}{counter:04X}"
+        # hot: 0.2 us.
+        latest_ms, prefix = self._latest
+        if now_ms != latest_ms:
+            prefix = f"{self._fixed}{now_ms - self._month_start(now_ms):08X}"
+            self._latest = (now_ms, prefix)
+        return f"{prefix}{next(self._counter) & 0xFFFF:04X}"
 
-    def _find_month(self, now_ms: int) -> None:
+    def _month_start(self, now_ms: int) -> int:
+        first_ms, end_ms = self._month_ms
+        if first_ms <= now_ms < end_ms:
+            return first_ms
         start = datetime.fromtimestamp(now_ms / 1000, self._zone).replace(
             day=1, hour=0, minute=0, second=0, microsecond=0
         )
@@ -119,8 +118,9 @@ class UniqueIds:
             end = start.replace(year=start.year + 1, month=1)
         else:
             end = start.replace(month=start.month + 1)
-        self._month_start_ms = int(start.timestamp() * 1000)
-        self._month_end_ms = int(end.timestamp() * 1000)
+        first_ms = int(start.timestamp() * 1000)
+        self._month_ms = (first_ms, int(end.timestamp() * 1000))
+        return first_ms
 
 
 _BLOCK: Final = 64

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -82,3 +84,28 @@ def test_a_full_round_of_the_counter_is_distinct() -> None:
     """65,536 ids of one millisecond differ."""
     ids = UniqueIds("127.0.0.1", 1, 2, zone=UTC)
     assert len({ids.next(MONTH_MS) for _ in range(1 << 16)}) == 1 << 16
+
+
+def test_threads_share_a_series_without_a_lock() -> None:
+    """Each id is given once, whichever thread asks and whatever time it has read."""
+    ids = UniqueIds("127.0.0.1", 1, 2, zone=UTC)
+    found: list[list[str]] = [[] for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            threading.Thread(
+                target=lambda mine=mine: mine.extend(
+                    ids.next(MONTH_MS + n % 3) for n in range(5000)
+                )
+            )
+            for mine in found
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({one for mine in found for one in mine}) == 20_000
+    assert {one[20:28] for mine in found for one in mine} == {f"{n:08X}" for n in range(3)}

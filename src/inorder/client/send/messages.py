@@ -47,6 +47,7 @@ _NUMBER_BYTES_MAX: Final = 256
 """How many they take at most, with the longest name of a producer."""
 _TEXT_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - _NUMBER_BYTES_MAX
 _CHECK_CHARS: Final = _TEXT_BYTES_MAX // 4
+_PLAIN_KEY_MAX: Final = 255
 
 
 class Outgoing:
@@ -166,6 +167,30 @@ def compose(  # noqa: PLR0917 - by place, for it is called for every message
         (message_id,), body, b"", born_at_ms, sys_flag, flag, None, sequences, raw,
         half=half_group is not None, alone=half_group is not None or later != "",
     )  # fmt: skip
+
+
+def compose_plain(  # noqa: PLR0917 - by place, for it is called for every message
+    topic: str, body: bytes, key: str | None, message_id: str, born_at_ms: int, config: ClientConfig
+) -> Outgoing:
+    """Return what `compose` returns for a message that has a key at most, sooner."""
+    # hot: 0.7 us.
+    if (
+        type(topic) is not str
+        or type(body) is not bytes
+        or not 0 < len(body) <= config.message_bytes_max
+        or (len(body) >= config.compress_above_bytes and config.compression != "none")
+        or (
+            key is not None
+            # Printable: no separator, and nothing that UTF-8 cannot encode.
+            and not (type(key) is str and 0 < len(key) <= _PLAIN_KEY_MAX and key.isprintable())
+        )
+    ):
+        return compose(topic, body, key, None, (), None, message_id, born_at_ms, config)
+    check_topic(topic)
+    text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
+    if key is not None:
+        text += f"__SHARDINGKEY\x01{key}\x02"
+    return Outgoing((message_id,), body, b"", born_at_ms, 0, 0, None, (), text.encode())
 
 
 def may_join(properties: Mapping[str, str] | None, later: str) -> bool:

@@ -38,7 +38,13 @@ from inorder.client.send.checks import (
     checked_numbers,
 )
 from inorder.client.send.failures import SendFuture, UnseenFailures
-from inorder.client.send.messages import compose, compose_items, may_join, words
+from inorder.client.send.messages import (
+    compose,
+    compose_items,
+    compose_plain,
+    may_join,
+    words,
+)
 from inorder.client.send.queues import (
     AfterSend,
     BeforeSend,
@@ -807,6 +813,28 @@ class Producer:
             send.joins = True
         if patient:
             send.patient = True
+        return send
+
+    def _make_plain(  # noqa: PLR0917 - as above
+        self,
+        waiter: Waiter,
+        message_id: str,
+        born_at_ms: int,
+        topic: str,
+        body: bytes,
+        key: str | None,
+    ) -> Send:
+        """Do what `_make` does with a patient message that has a key at most, sooner.
+
+        The producer has no hooks and no name.
+        """
+        # hot: 1.2 us with the properties.
+        config = self._config
+        part = compose_plain(topic, body, key, message_id, born_at_ms, config)
+        deadline_ms = self._clock.monotonic_ms() + config.send_timeout_ms
+        send = Send(topic, key, part, None, deadline_ms, waiter)
+        send.size = len(body)
+        send.joins = send.patient = True
         return send
 
     def _hand_over(self, _: Waiter, send: Send) -> None:

@@ -328,6 +328,10 @@ class SendRouter:
             if topic.unrouted or topic.finding:
                 topic.unrouted.append(send)
                 continue
+            queue = self._put_keyed(topic, send)
+            if queue is not None:
+                touched[queue] = None
+                continue
             try:
                 queue = self._put(topic, send)
             except Exception as error:
@@ -402,6 +406,20 @@ class SendRouter:
                 previous.moved.append(send)
                 return None
         self._assign(send, queue)
+        queue.waiting.append(send)
+        return queue
+
+    def _put_keyed(self, topic: TopicSends, send: Send) -> SendQueue | None:
+        """Do what `_put` does with a new message whose key's queue is known; None if it is not."""
+        # hot: 0.2 us.
+        key = send.key
+        if key is None or send.choice is not None or topic.previous or self.named:
+            return None
+        queue = topic.by_key.get(key)
+        if queue is None or self.session.key_maps.conflicts:
+            return None
+        send.by_key, send.placed, send.queue = True, topic.placed, queue
+        queue.sender.pending += send.count
         queue.waiting.append(send)
         return queue
 

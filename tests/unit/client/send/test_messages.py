@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from inorder.client.send import messages as outgoing
-from inorder.client.send.messages import Outgoing, compose_batch, compose_items, words
+from inorder.client.send.messages import (
+    Outgoing,
+    compose_batch,
+    compose_items,
+    compose_plain,
+    words,
+)
 from inorder.client.send.rules import WINDOW_MAX
 from inorder.config import ClientConfig
 from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
@@ -161,3 +169,27 @@ def test_other_keys_are_refused(key: object):
         key_text(key)
     with pytest.raises(UsageError, match="whole number"):
         Message("t", b"x", key)  # type: ignore[arg-type]
+
+
+def outcome(make: Callable[[], Outgoing]) -> object:
+    """Return all that a request consists of, or the error with its text."""
+    try:
+        part = make()
+    except Exception as error:
+        return type(error), str(error)
+    return [getattr(part, name) for name in Outgoing.__slots__]
+
+
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%g", "a b", "", b"orders", "t" * 128])
+@pytest.mark.parametrize(
+    "body", [b"x", b"x" * 4095, b"ab" * 2048, b"x" * (4 << 20), b"x" * (1 << 23), b"", "text"]
+)
+@pytest.mark.parametrize(
+    "key",
+    [None, "k", "key-001", "ключ", "a b", "", "\x01", "a\x02", "\ud800", "k" * 255, "k" * 40_000],
+)
+def test_a_plain_message_is_composed_as_any_other(topic: Any, body: Any, key: str | None):
+    """The short way and the general one give the same request, or the same error."""
+    arguments = (topic, body, key), ("ID", 1234, CONFIG)
+    general = outcome(lambda: outgoing.compose(*arguments[0], None, (), None, *arguments[1]))
+    assert outcome(lambda: compose_plain(*arguments[0], *arguments[1])) == general
