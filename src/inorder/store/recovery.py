@@ -426,11 +426,17 @@ class Recovery:
             self.report.scanned_records += 1
             if self.report.scanned_records % WRITE_OUT_RECORDS == 0:
                 self._write_out(found.end)
+        self._log.end_position = found.end
         self._write_out(found.end)
         return last, found.end
 
     def _write_out(self, end: int) -> None:
-        self._log.end_position = end
+        """Write the entries and keys of the records up to `end`.
+
+        The end of the log stays where it is: a queue is loaded with the first record that it lacks,
+        and its last entry may lead to a record that lies behind this one, if the index has fewer
+        records than the queues. With an earlier end the queue would look damaged.
+        """
         self._queues.settle()
         self._queues.write_out(WRITE_ALL)
         self._keys.settle(end)

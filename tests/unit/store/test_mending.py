@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from inorder.config import StoreConfig
+from inorder.store import recovery
 from inorder.store.intact import count_intact, looks_intact
+from inorder.store.keyindex import KeyIndex
 from inorder.store.layout import ENTRY, FILLER
 from inorder.store.mending import Mended, surviving
 from inorder.store.store import Store
@@ -160,3 +162,27 @@ def test_what_neither_log_nor_queue_has_is_lost_and_said(store: Store, files: Fa
     assert queue.min_offset == lost_to
     assert looks_intact(store.log, queue)
     assert mended(store).lost == []
+
+
+def test_a_kill_while_the_index_lags_behind_the_queues_is_no_damage(
+    files: FakeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that writes what it has read so far still finds the records of later entries."""
+    monkeypatch.setattr(recovery, "WRITE_OUT_RECORDS", 4)
+    killed = Store.open(ROOT, CONFIG, files, FakeClock())
+    for number in range(COUNT):
+        append(killed, "T", 0, b"message %d" % number)
+    write_and_publish(killed)
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyIndex, "build", lambda *_: None)
+        killed.housekeep(1)
+    append(killed, "T", 0, b"message %d" % COUNT)
+    write_and_publish(killed)
+    opened = Store.open(ROOT, CONFIG, files.kill(), FakeClock())
+    try:
+        report = opened.recovery
+        assert (report.method, report.problems) == ("written", [])
+        assert report.scanned_records == COUNT + 1, "the index had no records yet"
+        assert len(contents(opened)["T", 0]) == COUNT + 1
+    finally:
+        opened.abandon()
