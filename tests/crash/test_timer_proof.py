@@ -30,3 +30,10 @@ def test_lost_doubled_early_late_recalled_and_swapped_messages_are_found() -> No
         "lost", "twice", "early", "recalled", "out", "66.67%",
     ]  # fmt: skip
     assert wrong[0].startswith("2 lost"), "one waits for ever, one is not there at all"
+
+
+def test_a_message_that_arrived_after_its_time_and_came_at_once_is_right() -> None:
+    """It never waited, so nothing says when it was due; one that is nowhere is lost all the same."""
+    log = Sendings(acknowledged={1, 2})
+    assert judge(log, found({1: 1000}, {1: 1005, 2: 2100})) == []
+    assert [text.split()[1] for text in judge(log, found({1: 1000}, {1: 1005}))] == ["lost:"]
