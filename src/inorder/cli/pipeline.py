@@ -165,7 +165,7 @@ app.command("orders")(orders)
 
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Folder, or URL of one.")]
 PlotOption = Annotated[
-    str | None, typer.Option("--plot", metavar="FILE.png", help="Draw a picture.")
+    str | None, typer.Option("--plot", metavar="FILE.png", help="Draw a picture (inorder[plot]).")
 ]
 AtLeastOnceOption = Annotated[
     bool,

@@ -34,7 +34,6 @@ QUEUES: Final = 4
 PRODUCERS: Final = 4
 BATCHES: Final = 14
 SAMPLE_SECONDS: Final = 0.2
-RATE_SECONDS: Final = 2.0
 SEND_SECONDS: Final = 8.0
 _WAIT_SECONDS: Final = 180.0
 
@@ -72,13 +71,15 @@ class Samples:
 
 def run_spark_demo(orders: int, picture: str, output: Output = Output.TABLE) -> None:
     """Play this part and print it; exit with 1 if the audit found anything."""
+    from inorder.spark.jobs.picture import check_picture
     from inorder.spark.sessions import check_packages
 
     check_packages()
-    play(lambda folder, say: _play(folder, orders, Path(picture), say), _story, output)
+    check_picture(picture)
+    play(lambda folder, say: _play(folder, orders, picture, say), _story, output)
 
 
-async def _play(folder: Path, orders: int, picture: Path, say: Say) -> SparkResult:
+async def _play(folder: Path, orders: int, picture: str, say: Say) -> SparkResult:
     cluster = Embedded(
         NameServerConfig(port=0, data=str(folder / "namesrv")),
         BrokerConfig(port=0, data=str(folder / "broker")),
@@ -106,12 +107,12 @@ async def _play(folder: Path, orders: int, picture: Path, say: Say) -> SparkResu
             sampling.cancel()
             for driver in drivers:
                 await driver.kill()
-        draw(samples, picture)
-        done, audit = told["done"], told["audit"]
+        done, in_order = told["done"], told["audit"]["ok"] and told["parquet_ok"]
+        draw(samples, picture, killed_at, told["verdict"], in_order=in_order)
         return SparkResult(
             len(steps), accounts, killed_at, round(samples.resumed_s - samples.killed_s, 1),
             done["rows"], done["late_payments"], done["balance"], told["verdict"], told["parquet"],
-            str(picture), audit["ok"] and told["parquet_ok"],
+            picture, in_order,
             round(time.monotonic() - begin_s, 1),
         )  # fmt: skip
 
@@ -269,36 +270,26 @@ async def _sample(api: Any, samples: Samples, begin_s: float) -> None:
         await asyncio.sleep(SAMPLE_SECONDS)
 
 
-def draw(samples: Samples, path: Path) -> None:
-    """Draw throughput, lag and the kill."""
-    from inorder.spark.jobs.picture import Curve, Mark, Panel, png
+def draw(samples: Samples, path: str, killed_at: int, verdict: str, *, in_order: bool) -> None:
+    """Draw what was sent and what was processed over time, and the kill between."""
+    from inorder.spark.jobs.picture import Curve, Mark, Panel, Stretch, save_picture
 
-    at_s = samples.at_s
-    rates = [
-        Curve(name, at_s[1:], per_second(at_s, counts))
-        for name, counts in (("sent", samples.sent), ("processed", samples.done))
+    outcome = "every message is still processed once" if in_order else "the audit finds faults"
+    curves = [
+        Curve("sent", samples.at_s, samples.sent),
+        Curve("processed by Spark", samples.at_s, samples.done, filled=True),
     ]
-    lag = [float(sent - done) for sent, done in zip(samples.sent, samples.done, strict=True)]
-    picture = png(
-        "orders through Spark: throughput, lag, and the kill",
-        [
-            Panel("messages per second", rates),
-            Panel("messages", [Curve("lag", at_s, lag, filled=True)]),
+    save_picture(
+        path,
+        f"The Spark driver is killed half-way, and {outcome}",
+        [Panel("Steps of orders", "messages so far", curves)],
+        subtitle=f"Audit of the results: {verdict}",
+        marks=[
+            Mark(f"kill -9 at {killed_at:,}", samples.killed_s),
+            Mark("the new driver goes on", samples.resumed_s),
         ],
-        [Mark("kill -9", samples.killed_s), Mark("resumed", samples.resumed_s)],
+        stretches=[Stretch("no driver", samples.killed_s, samples.resumed_s)],
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(picture)
-
-
-def per_second(at_s: list[float], counts: list[int]) -> list[float]:
-    """Return the rate at each sample but the first, over the last two seconds before it."""
-    found, first = [], 0
-    for at in range(1, len(at_s)):
-        while at_s[at] - at_s[first] > RATE_SECONDS and first < at - 1:
-            first += 1
-        found.append((counts[at] - counts[first]) / max(at_s[at] - at_s[first], 0.001))
-    return found
 
 
 def _story(result: SparkResult) -> str:

@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from inorder.demo.spark import Samples, draw, life_cycles, per_second
+from inorder.demo.spark import Samples, draw, life_cycles
 from inorder.spark.jobs.rules import Account, Step, move
 
 
@@ -28,16 +28,9 @@ def test_life_cycles_are_interleaved_and_whole() -> None:
     assert cancelled > 5
 
 
-def test_rates_are_over_two_seconds() -> None:
-    """Bursts are smoothed; the first sample has no rate."""
-    at_s = [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert per_second(at_s, [0, 0, 100, 100, 100]) == [0, 50, 50, 0]
-    assert per_second([1.0], [5]) == []
-
-
 def test_the_picture_is_written(tmp_path: Path) -> None:
     """Into a folder that is made for it."""
-    pytest.importorskip("numpy")
+    pytest.importorskip("matplotlib")
     samples = Samples([0.0, 1.0, 2.0], [0, 10, 10], [0, 0, 10], 0.5, 1.5)
-    draw(samples, tmp_path / "new" / "demo.png")
+    draw(samples, str(tmp_path / "new" / "demo.png"), 5, "all is well", in_order=True)
     assert (tmp_path / "new" / "demo.png").read_bytes().startswith(b"\x89PNG")

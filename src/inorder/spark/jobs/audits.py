@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from inorder.errors import ConfigError
 from inorder.spark.cluster import Servers, Tls
 from inorder.spark.jobs.archives import read_archive
-from inorder.spark.jobs.files import Folder, save_picture
-from inorder.spark.jobs.picture import Curve, Panel
+from inorder.spark.jobs.files import Folder
+from inorder.spark.jobs.picture import Curve, Panel, check_picture, save_picture
 from inorder.spark.jobs.progress import Step, Watch, unwatched
 from inorder.spark.sink.options import LINEAGE
 from inorder.spark.sink.service import ROWS_PER_MESSAGE_BITS, SOURCE
@@ -103,6 +103,8 @@ def audit(
     """
     if (results is None) == (parquet is None):
         raise ConfigError("say what was handled: results (a topic) or parquet (a folder)")
+    if plot is not None:
+        check_picture(plot)
     servers = None if namesrv is None else Servers(namesrv, tls)
     handled, is_ordered = (
         _of_topic(spark, topic, servers, results)
@@ -298,9 +300,11 @@ def _draw(messages: DataFrame, topic: str, path: str) -> None:
         )
 
     panels = [
-        Panel("stored, by the time of storing", [curve("stored")]),
+        Panel("Stored messages, by the time of storing", "messages", [curve("stored")]),
         Panel(
-            "faults of these messages", [curve(name) for name in ("lost", "doubled", "inverted")]
+            "Faults of these messages",
+            "messages",
+            [curve(name) for name in ("lost", "doubled", "inverted")],
         ),
     ]
-    save_picture(path, f"audit of {topic}", panels)
+    save_picture(path, f"Audit of {topic}", panels)

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from inorder.errors import ConfigError
 from inorder.spark.jobs.rules import ArchiveFile, parse_name
-
-if TYPE_CHECKING:
-    from inorder.spark.jobs.picture import Panel
 
 ROW_GROUP_ROWS: Final = 131_072
 _DICTIONARY: Final = ["topic", "broker", "key", "tag", "properties.key_value.key"]
@@ -145,15 +140,6 @@ class Draft:
             table = pa.Table.from_batches(self._waiting, self._schema)
             self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
             self._waiting, self._rows = [], 0
-
-
-def save_picture(path: str, title: str, panels: Sequence[Panel]) -> None:
-    """Write a picture to a file that ends with .png."""
-    from inorder.spark.jobs.picture import png
-
-    if not path.endswith(".png"):
-        raise ConfigError(f"{path}: pictures are PNG; give a name that ends with .png")
-    Path(path).write_bytes(png(title, panels))
 
 
 def _sync(path: str) -> None:

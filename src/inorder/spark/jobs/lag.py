@@ -73,8 +73,11 @@ def lag_over_time(
     `path` is a folder for the samples as Parquet, `plot` a file for a picture. `until_zero` ends
     as soon as nothing is left to do.
     """
+    from inorder.spark.jobs.picture import check_picture
     from inorder.sync.admin import Admin
 
+    if plot is not None:
+        check_picture(plot)
     if every_s <= 0 or count < 1:
         raise ConfigError("sample at least once, and let some time pass between samples")
     the_clock = SystemClock() if clock is None else clock
@@ -164,8 +167,7 @@ def _write(path: str, samples: list[Sample]) -> str:
 def _draw(
     plot: str, group: str, samples: list[Sample], times: dict[int, tuple[int, int, int]]
 ) -> None:
-    from inorder.spark.jobs.files import save_picture
-    from inorder.spark.jobs.picture import Curve, Panel
+    from inorder.spark.jobs.picture import Curve, Panel, save_picture
 
     first_ms = next(iter(times))
     at_s = [(at_ms - first_ms) / 1000 for at_ms in times]
@@ -180,5 +182,8 @@ def _draw(
               [float(by_queue[queue].get(at_ms, 0)) for at_ms in times])
         for queue in worst[:QUEUE_LINES_MAX]
     ]  # fmt: skip
-    panels = [Panel("messages to do", [whole]), Panel("the queues with the most", queues)]
-    save_picture(plot, f"lag of group {group}", panels)
+    panels = [
+        Panel("Messages to do", "messages", [whole]),
+        Panel("The queues with the most", "messages", queues),
+    ]
+    save_picture(plot, f"Lag of group {group}", panels)
