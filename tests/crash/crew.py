@@ -110,9 +110,14 @@ class Crew(Generic[M]):
         return [run for member in self.all for run in member.handled()]
 
     async def wait_done(self, left: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Wait until nothing is left to do; queues of a killed member come free after a while."""
-        until = time.monotonic() + seconds
+        """Wait until nothing is left to do; AssertionError if that stays the same for so long.
+
+        Queues of a killed member come free after a while, and on a busy machine much may be left.
+        """
+        until, before = time.monotonic() + seconds, ""
         while what := await left():
+            if what != before:
+                until, before = time.monotonic() + seconds, what
             if time.monotonic() > until:
                 logs = "\n".join(f"--- {member.name}\n{member.log()}" for member in self.running)
                 raise AssertionError(f"the group does not get done: {what}\n{logs}")

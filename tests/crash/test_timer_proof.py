@@ -33,7 +33,17 @@ def test_lost_doubled_early_late_recalled_and_swapped_messages_are_found() -> No
 
 
 def test_a_message_that_arrived_after_its_time_and_came_at_once_is_right() -> None:
-    """It never waited, so nothing says when it was due; one that is nowhere is lost all the same."""
+    """It never waited, so nothing says when it was due; one that is nowhere is lost."""
     log = Sendings(acknowledged={1, 2})
     assert judge(log, found({1: 1000}, {1: 1005, 2: 2100})) == []
     assert [text.split()[1] for text in judge(log, found({1: 1000}, {1: 1005}))] == ["lost:"]
+
+
+def test_a_message_that_was_acknowledged_after_a_later_one_came_is_in_order() -> None:
+    """It did not wait yet when the later one came."""
+    log = Sendings(acknowledged={1, 2}, acknowledged_ms={1: 500, 2: 2010})
+    assert judge(log, found({1: 2000, 2: 1990}, {1: 2005, 2: 2011})) == []
+    log.acknowledged_ms[2] = 2004
+    assert judge(log, found({1: 2000, 2: 1990}, {1: 2005, 2: 2011})) == [
+        "1 out of the order of their times"
+    ]

@@ -64,6 +64,7 @@ class Sendings:
     """What is known from outside."""
 
     acknowledged: set[int] = field(default_factory=set)
+    acknowledged_ms: dict[int, int] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     recalled: set[int] = field(default_factory=set)
     perhaps_recalled: set[int] = field(default_factory=set)
@@ -194,6 +195,7 @@ class Sender:
             return  # nobody knows
         found = answer.result()
         (log.acknowledged if found.code == 0 else log.refused).add(id_)
+        log.acknowledged_ms[id_] = self._clock.now_ms()
         connection = self._connection
         handle = found.fields.get("recallHandle")  # none if its time was over when it arrived
         if handle is None or id_ % RECALLED_EVERY or connection is None or connection.closed:
@@ -375,18 +377,20 @@ def _lateness(log: Sendings, found: Found) -> tuple[list[int], list[int], int]:
 
     The latter are those that fell due while it was down, just before, or just after, when it still
     had others to deliver. They count from when the broker was back for good. The last value counts
-    messages that came after one with a later time, although both waited when the first was due.
+    messages that came after one with a later time, although they were acknowledged before that one
+    came: on a busy machine a message may be stored after its own time.
     """
     down = sorted(log.down_ms)
     begins = [begin for begin, _ in down]
     up_late, down_late = [], []
-    swapped = latest = 0
+    swapped = latest = latest_came = 0
     for id_ in found.order:
         if id_ not in found.due_ms:
             continue  # its time was over when the broker got it
         due, came = found.due_ms[id_], found.came_ms[id_]
-        swapped += due < latest
-        latest = max(latest, due)
+        swapped += due < latest and log.acknowledged_ms.get(id_, 0) <= latest_came
+        if due >= latest:
+            latest, latest_came = due, came
         back = down[bisect_right(begins, due + ON_TIME_MS) - 1][1] if down else 0
         if not down or begins[0] > due + ON_TIME_MS or due >= back + CATCH_UP_MS:
             up_late.append(came - due)
