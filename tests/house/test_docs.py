@@ -19,7 +19,14 @@ FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 def pages() -> list[Path]:
     """Return every Markdown page of the repository."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("bench/*.md")])
+    return sorted(
+        [
+            *ROOT.glob("*.md"),
+            *(ROOT / "docs").rglob("*.md"),
+            *ROOT.glob("bench/*.md"),
+            *ROOT.glob("examples/*.md"),
+        ]
+    )
 
 
 def anchors(page: Path) -> set[str]:
@@ -132,7 +139,7 @@ def test_readme_example_runs(tmp_path: Path) -> None:
             capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == "0 order-42 created\n1 order-42 paid\n2 order-42 shipped\n"
+        assert done.stdout == "order-42 created\norder-42 paid\norder-42 shipped\n"
     finally:
         server.terminate()
         server.communicate(timeout=30)

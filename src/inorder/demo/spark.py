@@ -288,7 +288,7 @@ def draw(samples: Samples, path: str, killed_at: int, verdict: str, *, in_order:
             Mark(f"kill -9 at {killed_at:,}", samples.killed_s),
             Mark("the new driver goes on", samples.resumed_s),
         ],
-        stretches=[Stretch("no driver", samples.killed_s, samples.resumed_s)],
+        stretches=[Stretch("no driver: Spark starts again", samples.killed_s, samples.resumed_s)],
     )
 
 
