@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import importlib
 import inspect
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import inorder
 import inorder.aio
 import inorder.errors
+import inorder.spark
+import inorder.spark.jobs
 import inorder.testing
 
 WIDTH = 96
@@ -89,8 +93,74 @@ def api_page() -> str:
     if rest:
         parts.append("## More names\n")
         parts += [_entry(name, getattr(inorder, name), "inorder") for name in rest]
+    parts.append("## Spark\n")
+    parts.append("These need `pip install 'inorder[spark]'`.\n")
+    for package in (inorder.spark, inorder.spark.jobs):
+        parts += [_source_entry(package, name) for name in package.__all__]
     parts.append(_errors())
     return "\n".join(parts)
+
+
+def _source_entry(package: Any, name: str) -> str:
+    """Return a name of a package whose modules need Spark: read, not imported."""
+    module = package._PUBLIC[name].removeprefix("inorder.").replace(".", "/")
+    source = (Path(inorder.__file__).parent / f"{module}.py").read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    constants = {
+        node.target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value
+    }
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            call = f"class {name}"
+            if isinstance(node, ast.FunctionDef):
+                call = _call_of(node, constants)
+            parts = [f"### {package.__name__}.{name}\n", _code(call)]
+            parts.append(f"{ast.get_docstring(node) or ''}\n")
+            if isinstance(node, ast.ClassDef):
+                parts += _fields_of(node)
+            return "\n".join(parts)
+    raise LookupError(f"{package.__name__}.{name} is not in {module}.py")
+
+
+def _call_of(node: ast.FunctionDef, constants: dict[str, ast.expr]) -> str:
+    """Return a call as one would write it; constants of the module as what they are."""
+    for defaults in (node.args.defaults, node.args.kw_defaults):
+        for at, value in enumerate(defaults):
+            if isinstance(value, ast.Name) and value.id in constants:
+                defaults[at] = constants[value.id]
+    returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    line = f"{node.name}({ast.unparse(node.args)}){returned}"
+    if len(line) <= WIDTH:
+        return line
+    whole, parameters = node.args, []
+    spare = len(whole.args) - len(whole.defaults)
+    for at, one in enumerate(whole.args):
+        default = "" if at < spare else f" = {ast.unparse(whole.defaults[at - spare])}"
+        parameters.append(f"{ast.unparse(one)}{default},")
+    if whole.kwonlyargs:
+        parameters.append("*,")
+    for one, value in zip(whole.kwonlyargs, whole.kw_defaults, strict=True):
+        parameters.append(f"{ast.unparse(one)}{f' = {ast.unparse(value)}' if value else ''},")
+    return f"{node.name}(\n{textwrap.indent(chr(10).join(parameters), '    ')}\n){returned}"
+
+
+def _fields_of(node: ast.ClassDef) -> list[str]:
+    """Return the fields of a dataclass, each with the text below it, and its properties."""
+    found = []
+    for at, line in enumerate(node.body):
+        if isinstance(line, ast.FunctionDef) and not line.name.startswith("_"):
+            kind = ast.unparse(line.returns) if line.returns else ""
+            found.append(f"- `{line.name}`: `{kind}` {ast.get_docstring(line)}")
+        if isinstance(line, ast.AnnAssign) and not ast.unparse(line.target).startswith("_"):
+            after = node.body[at + 1] if at + 1 < len(node.body) else None
+            said = ""
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                said = " " + " ".join(str(after.value.value).split())
+            kind = ast.unparse(line.annotation)
+            found.append(f"- `{ast.unparse(line.target)}`: `{kind}`{said}")
+    return [*found, ""]
 
 
 def _is_error(value: Any) -> bool:

@@ -17,6 +17,26 @@ pytest.importorskip("zensical", reason="`make site` installs it")
 from tests.house.sources import ROOT
 from tools.make_site import Page, broken_links, read_site
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+# What a reader does: opens the search, types, and reads how many results there are.
+TYPE_AND_READ = """<script>
+addEventListener("load", async () => {
+  const pause = () => new Promise((done) => setTimeout(done, 100));
+  let box = null, found = null;
+  for (let turn = 0; turn < 200 && !found; turn++) {
+    const roots = [...document.querySelectorAll("div")].map((one) => one.shadowRoot);
+    const root = roots.find((one) => one && one.querySelector("input[aria-label=Search]"));
+    if (!root) document.querySelector(".md-search__button").click();
+    else if (!box) {
+      box = root.querySelector("input[aria-label=Search]");
+      box.value = "redrive";
+      box.dispatchEvent(new Event("input", { bubbles: true, composed: true }));
+    } else found = /(\\d+) results/.exec(root.textContent);
+    await pause();
+  }
+  document.title = found ? `found ${found[1]}` : "found nothing";
+});
+</script>"""
 WITHOUT_NETWORK = ["unshare", "--map-root-user", "--net"]
 # Where the program of the theme would load something from others, if a page had such an element.
 LOADED_LATER = re.compile(r'class="[^"]*\b(mermaid|glightbox|pyodide|ace)\b')
@@ -101,3 +121,25 @@ def test_search_has_every_page(site: Path) -> None:
     scripts = Page(site / "howto" / "parking.html").loaded
     assert "../assets/worker_from_file.js" in scripts
     assert (site / "assets" / "worker_from_file.js").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="it needs Chromium")
+def test_search_works_in_pages_from_disk(site: Path, tmp_path: Path) -> None:
+    """A browser without a network opens a file, and its search finds what is on other pages."""
+    assert CHROMIUM is not None
+    text = (site / "glossary.html").read_text()
+    page = site / "typed.html"
+    page.write_text(text.replace("</body>", f"{TYPE_AND_READ}</body>"))
+    try:
+        done = subprocess.run(
+            [*isolated(), CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+             f"--user-data-dir={tmp_path}", "--virtual-time-budget=60000", f"file://{page}"],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    finally:
+        page.unlink()
+    title = re.search(r"<title>found (\w+)</title>", done.stdout)
+    assert title is not None, done.stderr
+    assert title[1] != "nothing"
+    assert int(title[1]) > 10
