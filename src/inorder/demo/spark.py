@@ -35,6 +35,7 @@ PRODUCERS: Final = 4
 BATCHES: Final = 14
 SAMPLE_SECONDS: Final = 0.2
 SEND_SECONDS: Final = 8.0
+AFTER_SECONDS: Final = 5.0
 _WAIT_SECONDS: Final = 180.0
 
 
@@ -274,10 +275,12 @@ def draw(samples: Samples, path: str, killed_at: int, verdict: str, *, in_order:
     """Draw what was sent and what was processed over time, and the kill between."""
     from inorder.spark.jobs.picture import Curve, Mark, Panel, Stretch, save_picture
 
+    shown = shown_of(samples)
+    at_s = samples.at_s[:shown]
     outcome = "every message is still processed once" if in_order else "the audit finds faults"
     curves = [
-        Curve("sent", samples.at_s, samples.sent),
-        Curve("processed by Spark", samples.at_s, samples.done, filled=True),
+        Curve("sent", at_s, samples.sent[:shown]),
+        Curve("processed by Spark", at_s, samples.done[:shown], filled=True),
     ]
     save_picture(
         path,
@@ -290,6 +293,13 @@ def draw(samples: Samples, path: str, killed_at: int, verdict: str, *, in_order:
         ],
         stretches=[Stretch("no driver: Spark starts again", samples.killed_s, samples.resumed_s)],
     )
+
+
+def shown_of(samples: Samples) -> int:
+    """Return how many samples to draw: the audit comes after the last message and moves nothing."""
+    both = zip(samples.at_s, samples.done, strict=True)
+    last_s = next((at_s for at_s, done in both if done == samples.done[-1]), 0.0)
+    return sum(1 for at_s in samples.at_s if at_s <= last_s + AFTER_SECONDS)
 
 
 def _story(result: SparkResult) -> str:

@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from inorder.demo.spark import Samples, draw, life_cycles
+from inorder.demo.spark import AFTER_SECONDS, Samples, draw, life_cycles, shown_of
 from inorder.spark.jobs.rules import Account, Step, move
 
 
@@ -26,6 +26,14 @@ def test_life_cycles_are_interleaved_and_whole() -> None:
     assert alive_most > 20
     assert late > 5
     assert cancelled > 5
+
+
+def test_the_picture_ends_soon_after_the_last_message() -> None:
+    """The audit takes long and shows nothing; without samples there is nothing to show."""
+    at_s = [float(second) for second in range(20)]
+    done = [0] * 5 + [10] * 15
+    assert shown_of(Samples(at_s, done, done)) == 5 + int(AFTER_SECONDS) + 1
+    assert shown_of(Samples()) == 0
 
 
 def test_the_picture_is_written(tmp_path: Path) -> None:
