@@ -65,6 +65,16 @@ def test_every_decision_is_listed() -> None:
     assert re.findall(r"\]\((\d{4}[^)]+)\)", (folder / "index.md").read_text()) == files
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/design/comparison.md"])
+def test_figures_are_those_of_the_performance_page(name: str) -> None:
+    """A figure of a comparison with other systems is one that was measured; a new run renews it."""
+    measured = (ROOT / "docs" / "design" / "performance.md").read_text()
+    rows = [line for line in (ROOT / name).read_text().splitlines() if line.startswith("| ")]
+    figures = re.findall(r"\b(?:\d,\d{3},\d{3}|\d{2,3},\d{3})\b", "\n".join(rows))
+    assert len(figures) >= 4
+    assert [figure for figure in figures if figure not in measured] == []
+
+
 def test_architecture_stays_short() -> None:
     """ARCHITECTURE.md can be read in one sitting."""
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) < 300
