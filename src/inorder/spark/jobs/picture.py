@@ -156,7 +156,9 @@ def _mark(axes: Axes, marks: Sequence[Mark], stretches: Sequence[Stretch], *, fi
     for mark in marks:
         axes.axvline(mark.at_s, color=ALARM, linestyle="--", linewidth=1.4)
         if first:
+            to_left = mark.at_s > axes.get_xlim()[1] * 0.6  # the word stays within the picture
             axes.annotate(
-                mark.name, (mark.at_s, 0.92), xycoords=("data", "axes fraction"), xytext=(5, 0),
-                textcoords="offset points", color=ALARM, fontsize=9.5, weight="bold",
+                mark.name, (mark.at_s, 0.92), xycoords=("data", "axes fraction"),
+                xytext=(-5 if to_left else 5, 0), textcoords="offset points",
+                ha="right" if to_left else "left", color=ALARM, fontsize=9.5, weight="bold",
             )  # fmt: skip

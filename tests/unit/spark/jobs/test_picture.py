@@ -49,7 +49,7 @@ def test_a_picture_says_what_it_shows() -> None:
     """The figure has title, axes, legends, lines, moments and stretches, in colours that differ."""
     pytest.importorskip("matplotlib")
     drawn = figure(
-        "the title", PANELS, subtitle="and more", marks=[Mark("kill -9", 4.0)],
+        "the title", PANELS, subtitle="and more", marks=[Mark("kill -9", 4.0), Mark("back", 9.0)],
         stretches=[Stretch("nobody works", 4.0, 6.0)],
     )  # fmt: skip
     assert [text.get_text() for text in drawn.texts] == ["the title", "and more"]
@@ -59,11 +59,13 @@ def test_a_picture_says_what_it_shows() -> None:
     assert second.get_xlabel() == "seconds since the start"
     legend: Any = first.get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["sent", "done", "nobody works"]
-    sent, done, kill = first.get_lines()
+    sent, done, kill, back = first.get_lines()
     assert list(sent.get_xdata()) == [0, 5, 10]
     assert list(sent.get_ydata()) == [0, 100, 3]
-    assert (sent.get_color(), done.get_color(), kill.get_color()) == (*COLOURS[:2], ALARM)
-    assert [text.get_text() for text in first.texts] == ["kill -9"]
+    assert (sent.get_color(), done.get_color()) == COLOURS[:2]
+    assert kill.get_color() == back.get_color() == ALARM
+    assert [text.get_text() for text in first.texts] == ["kill -9", "back"]
+    assert [text.get_ha() for text in first.texts] == ["left", "right"]  # within the picture
     assert first.get_ylim()[1] > 100  # the words of marks are above the lines
 
 
