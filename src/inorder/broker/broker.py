@@ -73,6 +73,7 @@ from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.net.accepted import ServerConnection
 from inorder.net.server import Server, connections_below
+from inorder.net.tls import outgoing_context
 from inorder.ordering.fence import Generations
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES
@@ -166,6 +167,7 @@ class Broker:
         self.stats = BrokerStats(monotonic_ms=clock.monotonic_ms(), now_ms=now_ms)
         self.deliveries = Deliveries()
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
+        outgoing_context(config.net)  # a mistake in its files shows now
         self.address = ""
         self.store_host = b""
         self.identity = ""

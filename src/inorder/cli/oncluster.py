@@ -133,8 +133,10 @@ class Cluster:
 
     def _advice(self, session: Session, error: ConnectFailed) -> str:
         """Return advice: the name server is not there, or a broker is not at its address."""
-        if "TLS" in str(error):
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return "name who signed its certificate with --tls-ca, or trust any by --tls-insecure"
+        if "TLS" in str(error):
+            return "turn TLS on with --tls or off with --no-tls, as the server wants it"
         if session.statistics().connected:
             return (
                 "the name server says that the broker is there; is it reachable from here? "

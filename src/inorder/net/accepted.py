@@ -77,7 +77,7 @@ class ServerConnection(asyncio.Protocol):
         "_in_line", "_light", "_light_from_ms", "_partial_since_ms", "_parts", "_queued_bytes",
         "_reading_paused", "_reason", "_server", "_stalled_since_ms", "_started", "_taken_bytes",
         "_tight", "_tls", "_transport", "_written_bytes", "busy", "closed", "congested", "id",
-        "noted_bytes", "peer", "peer_host", "state",
+        "noted_bytes", "peer", "peer_host", "state", "tls_user",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -89,6 +89,8 @@ class ServerConnection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._tls: TlsSession | None = None
+        self.tls_user: str | None = None
+        """The user that the peer's certificate names, if it was checked and names one."""
         self._decoder: FrameDecoder | None = None
         self._calls: Calls | None = None
         self._deferred: list[RawFrame] = []
@@ -437,7 +439,10 @@ class ServerConnection(asyncio.Protocol):
         self._server.tls_connections_total += 1
 
     def _decrypt(self, tls: TlsSession, data: bytes) -> bytes:
+        shaking_hands = not tls.established
         plain = tls.receive(data)
+        if shaking_hands and tls.established:
+            self.tls_user = self._server.tls.user_of(tls)
         answer = tls.outgoing()
         if answer and self._transport is not None:
             self._transport.write(answer)

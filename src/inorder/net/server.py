@@ -38,6 +38,7 @@ from inorder.net.accepted import FrameHandler, ServerConnection
 from inorder.net.fairness import Turns
 from inorder.net.peerlog import QuietLog
 from inorder.net.tls import ServerTls
+from inorder.tasks import Tasks, periodic
 
 if TYPE_CHECKING:
     from inorder.clock import Clock
@@ -226,6 +227,7 @@ class Server:
         self._last_connection_id = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: Listener | None = None
+        self._tasks = Tasks(name)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self.turns = Turns(clock)
         self._dirty: list[ServerConnection] = []
@@ -272,6 +274,14 @@ class Server:
         )
         self.address = await self._listener.start(host, port)
         self._arm_sweep()
+        if self.tls.watches:
+            watch = periodic(
+                lambda: self.tls.refresh(self.clock.now_ms()),
+                interval_ms=self.config.tls_reload_interval_ms,
+                clock=self.clock,
+                name="watch of TLS files",
+            )
+            self._tasks.start(watch, name="tls")
         return self.address
 
     def stop_accepting(self) -> None:
@@ -292,6 +302,7 @@ class Server:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
+        await self._tasks.stop()
         for connection in list(self._connections.values()):
             connection.close("the server stops")
         if self._connections:

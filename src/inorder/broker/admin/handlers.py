@@ -37,8 +37,11 @@ logger = get_logger(__name__)
 VERSION_NAME: Final = "V5_3_3"
 """The RocketMQ release whose protocol version the replies carry."""
 
-HIDDEN: Final = frozenset({"data", "tls_certificate", "tls_key"})
-"""Settings that name files of the broker; clients do not see them."""
+HIDDEN: Final = frozenset({
+    "data", "tls_certificate", "tls_key", "tls_trust", "tls_client_trust",
+    "tls_client_certificate", "tls_client_key",
+})  # fmt: skip
+"""Settings that name files of the broker; clients see neither them nor secrets."""
 
 LOSSES_SHOWN_MAX: Final = 100
 
@@ -186,7 +189,7 @@ def settings(config: BrokerConfig) -> dict[str, str]:
     for part in parts:
         for field in fields(part):
             name = field.metadata.get("rocketmq")
-            if name and field.name not in HIDDEN:
+            if name and field.name not in HIDDEN and not field.metadata["secret"]:
                 shown[name] = _text(field.name, getattr(part, field.name))
     shown["useServerSideResetOffset"] = "true"  # RocketMQ's tools read it before a reset
     return dict(sorted(shown.items()))
