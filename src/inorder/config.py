@@ -244,3 +244,13 @@ def tls_fault(net: NetConfig) -> str:
     if net.tls_users and net.tls_client_auth == "none":
         return "net.tls_users needs net.tls_client_auth=optional or require: nobody is asked"
     return ""
+
+
+def is_open(config: BrokerConfig | NameServerConfig) -> bool:
+    """Return whether whoever reaches the port may do everything.
+
+    Not if users are enforced, and not if every client has to show a certificate that is checked.
+    """
+    net = config.net
+    certified = net.tls_mode == "enforcing" and net.tls_client_auth == "require"
+    return not certified and getattr(config, "access", "off") != "enforce"
