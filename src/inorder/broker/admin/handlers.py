@@ -54,7 +54,7 @@ def get_runtime_info(call: Call[None]) -> Command:
     broker.count()
     table = {
         **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
-        **_pops(broker), **_losses(broker),
+        **_pops(broker), **_losses(broker), **_defences(broker),
     }  # fmt: skip
     return call.reply(body=encode_kv_table(table))
 
@@ -160,6 +160,22 @@ def _losses(broker: Broker) -> dict[str, str]:
         return {}
     texts = {f"inorderLoss_{n}": one.text for n, one in enumerate(found[:LOSSES_SHOWN_MAX])}
     return {"inorderLosses": str(len(found)), **texts}
+
+
+def _defences(broker: Broker) -> dict[str, str]:
+    """Return what limits and logins held back, and trouble with certificates; else no fields."""
+    server = broker.server
+    failures = server.failures
+    counts = {
+        "inorderLimitedRequests": server.limited_total,
+        "inorderLoginFailures": failures.failed_total,
+        "inorderLoginFailuresSlowed": failures.slowed_total,
+        "inorderLoginFailuresClosed": failures.closed_total,
+    }
+    found = {name: str(count) for name, count in counts.items() if count}
+    if server.tls.problem:
+        found["inorderTlsProblem"] = "new TLS files are not used; the log of the broker says why"
+    return found
 
 
 def _size(count: int) -> str:
