@@ -92,6 +92,15 @@ class NetConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditConfig:
+    """The audit log of a server."""
+
+    mode: str = setting("auto", "audit log of refusals and administrative changes: on, off, or auto (on where users are checked)")
+    file_bytes_max: int = setting(16 * MIB, "size at which a new file of the audit log begins")
+    files_max: int = setting(8, "files of the audit log; the oldest is removed")
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """One broker."""
 
@@ -154,6 +163,7 @@ class BrokerConfig:
     store_replies: bool = setting(True, "keep the replies to requests in the cluster's reply topic", rocketmq="storeReplyMessageEnable")
     store: StoreConfig = field(default_factory=StoreConfig)
     net: NetConfig = field(default_factory=NetConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
 
     @property
     def data_path(self) -> Path:
@@ -173,6 +183,7 @@ class NameServerConfig:
     order_message_enable: bool = setting(False, "put orderTopicConf into routes", rocketmq="orderMessageEnable")
     return_order_config: bool = setting(True, "tell brokers the order topics", rocketmq="returnOrderTopicConfigToBroker")
     net: NetConfig = field(default_factory=NetConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
 
 
 @dataclass(frozen=True, slots=True)

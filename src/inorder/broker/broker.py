@@ -19,6 +19,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from inorder.audit.service import Audit
 from inorder.broker.admin.rules import BrokerStats
 from inorder.broker.assignments.service import Assignments
 from inorder.broker.cluster import Registration, load_identity
@@ -168,6 +169,7 @@ class Broker:
         self.deliveries = Deliveries()
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
         outgoing_context(config.net)  # a mistake in its files shows now
+        self.audit = Audit(config, clock, files)
         self.address = ""
         self.store_host = b""
         self.identity = ""
@@ -384,6 +386,7 @@ class Broker:
         self._notices.cancel()
         await self.housekeeping.stop()
         await self.server.close(drain_ms=1000)
+        await self.audit.stop()
         self.saving.stop()
         await self.offload.drain()
         self.offload.close()
@@ -432,6 +435,7 @@ class Broker:
     def abandon(self) -> None:
         """Stop as a kill does: finish nothing and save nothing."""
         self._ready = False
+        self.audit.abandon()
         self.log_sync.stop()
         self.saving.stop()
         self._topic_notes.close(remove=False)

@@ -121,6 +121,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "store.queue_file_bytes": (20, _INT_MAX),
     "store.message_bytes_max": (1, _INT_MAX // 4),
     "net.frame_bytes_max": (1024, 2**30),
+    "audit.files_max": (1, 1000),
     "net.connections_per_user_max": (0, _LONG_MAX),
     "net.requests_per_address_max": (0, _LONG_MAX),
     "net.requests_per_user_max": (0, _LONG_MAX),
@@ -150,6 +151,7 @@ _BY_UNIT: Final[Mapping[str, tuple[float, float]]] = {
 _CHOICES: Final[Mapping[str, tuple[Raw, ...]]] = {
     "broker_id": (0,),
     "perm": (2, 4, 6),
+    "audit.mode": ("auto", "on", "off"),
     "net.tls_mode": ("disabled", "permissive", "enforcing"),
     "net.tls_min_version": ("1.2", "1.3"),
     "net.tls_client_auth": ("none", "optional", "require"),
