@@ -597,7 +597,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _limit_over(self) -> None:
         waiting = self._waiting
-        if waiting is None or self.closed:
+        if waiting is None or self.closed or self._reading_paused:  # the server stops
             return
         waiting.timer = None
         served: list[RawFrame] = []
