@@ -405,7 +405,15 @@ class ServerConnection(asyncio.Protocol):
                     frames = self._within_limits(frames)
                     if not frames:
                         return
-                self._deliver(frames)
+                if self._deferred or self._held:
+                    self._deferred += frames
+                elif not (self._light or self._may_go()):
+                    self._wait_in_line()
+                    self.defer(frames)
+                elif len(frames) <= SHARE_FRAMES:
+                    server.handler.frames_received(self, frames)
+                else:
+                    self._serve_share(frames)
         except Exception as error:
             self._failed(error)
 
@@ -538,18 +546,6 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(answer)
         return plain
 
-    def _deliver(self, frames: list[RawFrame]) -> None:
-        """Hand frames to the handler, or put the connection in line."""
-        if self._deferred or self._held:
-            self._deferred += frames
-        elif not (self._light or self._may_go()):
-            self._wait_in_line()
-            self.defer(frames)
-        elif len(frames) <= SHARE_FRAMES:
-            self._server.handler.frames_received(self, frames)
-        else:
-            self._serve_share(frames)
-
     # Limits of addresses and users.
 
     def _count(self, requests: int, size: int) -> None:
@@ -600,24 +596,21 @@ class ServerConnection(asyncio.Protocol):
         if waiting is None or self.closed or self._reading_paused:  # the server stops
             return
         waiting.timer = None
-        served: list[RawFrame] = []
+        before = len(self._deferred)
         while waiting.frames and not self._limit_wait_ms():
             frame = waiting.frames.popleft()
             size = _size(frame)
             waiting.size -= size
             self._server.note_waiting(-1, -size)
             self._count(1, size)
-            served.append(frame)
+            self._deferred.append(frame)
+        if len(self._deferred) > before and not (self.congested or self._held):
+            self._wait_in_line()
         if waiting.frames:
             self._wait_for_limit(waiting)
         else:
             self._waiting = None
-            self._apply_reading()
-        if served:
-            try:
-                self._deliver(served)
-            except Exception as error:
-                self._failed(error)
+        self._apply_reading()
 
     def _end_waiting(self) -> list[RawFrame]:
         """Wait no more, for the peer is gone; return what waited, which its next ones pay for."""

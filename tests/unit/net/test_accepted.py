@@ -549,6 +549,7 @@ def test_what_is_over_a_limit_waits_and_heartbeats_do_not() -> None:
             if connection._waiting is not None:
                 connection._waiting.timer.cancel()
                 connection._limit_over()
+                await tick()
         assert codes(recorder) == [12, 13, 14]
         assert connection._waiting is None
         assert server._waiting_bytes == 0
@@ -587,6 +588,7 @@ def test_bytes_count_in_both_directions() -> None:
         assert 4000 < connection._limit_wait_ms() < 4200
         clock.ms += 4200
         connection._limit_over()
+        await tick()
         assert codes(recorder) == [11, 12]
 
     play(story, bytes_per_address_max=1000)
@@ -610,9 +612,11 @@ def test_reading_pauses_when_much_waits() -> None:
             connection.sweep(clock.ms)
         assert not connection.closed
         connection._limit_over()
+        await tick()
         assert transport.reading
         clock.ms += 1000
         connection._limit_over()
+        await tick()
         assert codes(recorder) == [11] * 6
         assert connection._waiting is None
 
@@ -632,6 +636,7 @@ def test_all_connections_together_have_a_bound() -> None:
         server.note_waiting(-1, -(65 << 20))
         clock.ms += 2000
         connection._limit_over()
+        await tick()
         assert transport.reading
 
     play(story, requests_per_address_max=1)
