@@ -79,7 +79,7 @@ class Cluster:
 
     def __init__(self, options: Mapping[str, Any], named: Mapping[str, str | None]) -> None:
         self._level = LogLevel(options["log_level"] or LogLevel.CRITICAL)
-        self._options = {name: options[name] for name in (*FIELDS, "profile")}
+        self._options = {name: options.get(name) for name in (*FIELDS, "profile")}
         self._named = named
 
     def run(self, work: Callable[[Admin], Awaitable[T]]) -> T:
