@@ -15,6 +15,7 @@ THREAD_MODULES = {
 }  # fmt: skip
 THREAD_NAMES = re.compile(r"(\basyncio\.to_thread|\.run_in_executor)$")
 THREADS_IN = {
+    "audit/service.py",  # a slow disk must not hold the loop; the name server has no other thread
     "broker/offload.py",
     "sync/portal.py",
     "sync/producer.py",  # callers that wait for room; what they and the loop both count

@@ -1,6 +1,7 @@
 """The planted bugs: one rule of the contract each, switched off in the real code.
 
-`rule` names the promises and schedules (P1..P9, A1..A18, O19..O21) that the rule belongs to.
+`rule` names the promises and schedules (P1..P9, A1..A18, O19..O21) that the rule belongs to, or
+its subject (TLS, limits, audit).
 `caught_by` says what must find it: `sim`, the simulation of the contract; `pops`, the one of POP;
 tests one by one (`tests/…::test_name`), each of which must fail; files of tests, of which one must
 have a test that fails.
@@ -48,6 +49,7 @@ _IN_RESIZING = "tests/integration/test_resizing.py::"
 _IN_MOVES = "tests/integration/test_consumer_moves.py::"
 _IN_ORDERED = "tests/integration/test_consumer_ordered.py::"
 _IN_REQUESTS = "tests/integration/test_request_reply.py::"
+_IN_TLS = "tests/integration/test_tls_servers.py::"
 _OF_RUNS = "tests/unit/client/consume/test_keyed_runner.py::"
 _OF_A_POWER_CUT = f"{_IN_LEASES}test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow"
 _OF_A_FORGOTTEN_OWNER = (
@@ -1720,6 +1722,80 @@ MUTANTS = [
         "    if not request.topic:\n",
         "tests/unit/broker/replies/test_reply_rules.py::"
         "test_only_plain_messages_to_the_reply_topic_are_replies",
+    ),
+    # Certificates, limits, audit.
+    Mutant(
+        "any-certificate-will-do", "TLS", "a certificate that is asked for is not checked",
+        "inorder.net.tls",
+        "    context.verify_mode = _CLIENT_AUTH[config.tls_client_auth]\n",
+        "    context.verify_mode = ssl.CERT_NONE\n",
+        f"{_IN_TLS}test_required_certificates_and_the_users_that_they_name",
+    ),
+    Mutant(
+        "plain-text-is-served", "TLS", "a plain request is executed where TLS is enforced",
+        "inorder.net.accepted",
+        '            if mode == "enforcing":\n',
+        '            if mode == "enforced":\n',
+        f"{_IN_TLS}test_enforcing_executes_no_plain_request",
+    ),
+    Mutant(
+        "half-a-pair-is-in-force", "TLS", "files that do not fit together end the old context",
+        "inorder.net.tls",
+        "            self._unusable = stamps\n            return\n",
+        "            self._unusable, self._context = stamps, None\n            return\n",
+        "tests/unit/net/test_tls.py::test_files_that_do_not_fit_are_not_used",
+    ),
+    Mutant(
+        "two-names-are-one", "TLS", "a certificate that names two users names one of them",
+        "inorder.net.tls",
+        "    if len(names) != 1:\n        return None\n    (name,) = names\n",
+        "    if not names:\n        return None\n    name = min(names)\n",
+        "tests/unit/net/test_tls.py::test_whom_a_certificate_names",
+    ),
+    Mutant(
+        "heartbeats-wait", "limits", "a heartbeat waits for the limit of its address",
+        "inorder.net.accepted",
+        "    return command.is_response or command.code in NEVER_DELAYED\n",
+        "    return command.is_response\n",
+        "tests/unit/net/test_accepted.py::"
+        "test_what_is_over_a_limit_waits_and_heartbeats_do_not",
+    ),
+    Mutant(
+        "coming-back-is-free", "limits", "a new connection does not pay the debt of the former",
+        "inorder.net.rules",
+        "        if meter.is_idle(now_ms):\n            del self._meters[key]\n\n"
+        "    def forget_idle",
+        "        if not meter.connections:\n            del self._meters[key]\n\n"
+        "    def forget_idle",
+        "tests/unit/net/test_net_rules.py::test_coming_back_does_not_pay_a_debt",
+    ),
+    Mutant(
+        "failures-are-answered-at-once", "limits", "a guesser is as fast as the network",
+        "inorder.net.rules",
+        "    if over <= 0:\n        return 0\n",
+        "    return 0\n",
+        "tests/unit/net/test_net_rules.py::test_failed_logins_grow_slow_and_are_closed",
+    ),
+    Mutant(
+        "audit-keeps-half-a-line", "audit", "a full disk leaves half a line in the audit log",
+        "inorder.audit.storage",
+        "                file.truncate(self._end)\n",
+        "                pass\n",
+        "tests/unit/audit/test_audit_storage.py::test_a_write_that_fails_leaves_no_half_line",
+    ),
+    Mutant(
+        "audit-shows-values", "audit", "values of settings are in the audit log",
+        "inorder.audit.rules",
+        "f\"Setting:{one.partition('=')[0].strip()}\"",
+        "f\"Setting:{one.strip()}\"",
+        "tests/unit/audit/test_audit_rules.py::test_what_a_change_touches",
+    ),
+    Mutant(
+        "open-without-a-word", "TLS", "other machines are let in by accident",
+        "inorder.cli.serve",
+        "        if not insecure:\n",
+        "        if not host:\n",
+        "tests/unit/cli/test_cli_serve.py::test_open_addresses_need_a_word",
     ),
 ]  # fmt: skip
 

@@ -19,6 +19,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from inorder.audit.service import Audit
 from inorder.broker.admin.rules import BrokerStats
 from inorder.broker.assignments.service import Assignments
 from inorder.broker.cluster import Registration, load_identity
@@ -73,6 +74,7 @@ from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.net.accepted import ServerConnection
 from inorder.net.server import Server, connections_below
+from inorder.net.tls import outgoing_context
 from inorder.ordering.fence import Generations
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES
@@ -166,6 +168,8 @@ class Broker:
         self.stats = BrokerStats(monotonic_ms=clock.monotonic_ms(), now_ms=now_ms)
         self.deliveries = Deliveries()
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
+        outgoing_context(config.net)  # a mistake in its files shows now
+        self.audit = Audit(config, clock, files)
         self.address = ""
         self.store_host = b""
         self.identity = ""
@@ -382,6 +386,7 @@ class Broker:
         self._notices.cancel()
         await self.housekeeping.stop()
         await self.server.close(drain_ms=1000)
+        await self.audit.stop()
         self.saving.stop()
         await self.offload.drain()
         self.offload.close()
@@ -430,6 +435,7 @@ class Broker:
     def abandon(self) -> None:
         """Stop as a kill does: finish nothing and save nothing."""
         self._ready = False
+        self.audit.abandon()
         self.log_sync.stop()
         self.saving.stop()
         self._topic_notes.close(remove=False)

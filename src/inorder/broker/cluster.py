@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -47,7 +46,7 @@ from inorder.errors import (
 from inorder.logs import get_logger
 from inorder.model import MASTER_ID, READ_WRITE, TopicConfig
 from inorder.net.connection import Connection
-from inorder.net.tls import client_context
+from inorder.net.tls import outgoing_context
 from inorder.store.snapshot import Snapshot
 from inorder.tasks import Backoff, Tasks
 from inorder.wire.extensions import BROKER_IDENTITY
@@ -337,18 +336,9 @@ class Registration:
                 link.address,
                 self._broker.config.net,
                 on_lost=lambda connection, _reason: self._lost(link, connection),
-                tls=self._tls(),
+                tls=outgoing_context(self._broker.config.net),
             )
         return link.connection
-
-    def _tls(self) -> ssl.SSLContext | None:
-        """Return the context of connections to name servers: TLS if this broker enforces it.
-
-        Any certificate is trusted (decision 8).
-        """
-        if self._broker.config.net.tls_mode != "enforcing":
-            return None
-        return client_context(trust_any=True)
 
     def _lost(self, link: _Link, connection: Connection) -> None:
         if link.connection is not connection:
@@ -492,8 +482,9 @@ class Peers:
             return known
         address = await self._address(topic, name)
         config = self._broker.config.net
-        tls = client_context(trust_any=True) if config.tls_mode == "enforcing" else None
-        found = self._connections[name] = await Connection.open(address, config, tls=tls)
+        found = self._connections[name] = await Connection.open(
+            address, config, tls=outgoing_context(config)
+        )
         return found
 
     async def _address(self, topic: str, name: str) -> str:

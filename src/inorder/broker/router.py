@@ -454,6 +454,10 @@ class Router:
         ):
             now_ms = self._broker.clock.monotonic_ms()
             self._refusals.refused(now_ms, connection.peer, command.code, reply.code, reply.remark)
+        audit = self._broker.audit
+        if audit.enabled:
+            user = connection.user or connection.tls_user
+            audit.answered(user, connection.peer, command, reply.code)
         if command.is_oneway or connection.closed:
             return
         try:

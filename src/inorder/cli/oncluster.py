@@ -79,7 +79,7 @@ class Cluster:
 
     def __init__(self, options: Mapping[str, Any], named: Mapping[str, str | None]) -> None:
         self._level = LogLevel(options["log_level"] or LogLevel.CRITICAL)
-        self._options = {name: options[name] for name in (*FIELDS, "profile")}
+        self._options = {name: options.get(name) for name in (*FIELDS, "profile")}
         self._named = named
 
     def run(self, work: Callable[[Admin], Awaitable[T]]) -> T:
@@ -133,8 +133,10 @@ class Cluster:
 
     def _advice(self, session: Session, error: ConnectFailed) -> str:
         """Return advice: the name server is not there, or a broker is not at its address."""
-        if "TLS" in str(error):
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return "name who signed its certificate with --tls-ca, or trust any by --tls-insecure"
+        if "TLS" in str(error):
+            return "turn TLS on with --tls or off with --no-tls, as the server wants it"
         if session.statistics().connected:
             return (
                 "the name server says that the broker is there; is it reachable from here? "

@@ -22,6 +22,7 @@ from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.oncluster import Cluster, GroupArgument, OutputOption, TopicArgument, on_cluster
 from inorder.cli.output import Output, progress, put_page, say, table
 from inorder.cli.target import FILE_FIELDS
+from inorder.errors import ConfigError
 
 if TYPE_CHECKING:
     from inorder.spark.jobs.progress import Step, Watch
@@ -79,6 +80,11 @@ def servers_of(target: Cluster) -> dict[str, Any]:
     found = target.target()
     if found.context() is None:
         return {"namesrv": found.name_servers}
+    if found.values["tls_key_password"].value:
+        raise ConfigError(
+            "tls_key_password: Spark reads no encrypted key, since it shows its options in plans; "
+            "name a key without password"
+        )
     files = {
         name.removeprefix("tls_"): str(Path(str(found.values[name].value)).absolute())
         for name in FILE_FIELDS

@@ -15,10 +15,17 @@ import typer
 
 from inorder.cli.failures import says_errors
 from inorder.cli.output import Output, as_json, put_line, put_page, table
-from inorder.cli.target import FIELDS, find_target, profiles_file, read_profiles
+from inorder.cli.target import (
+    FIELDS,
+    NOT_SHOWN,
+    SECRETS,
+    find_target,
+    profiles_file,
+    read_profiles,
+)
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
-from inorder.settings import Loaded, catalog, load_with_origins
+from inorder.settings import Loaded, Value, catalog, load_with_origins
 
 Config = TypeVar("Config")
 Raw = bool | int | float | str
@@ -86,9 +93,17 @@ def show(
     cls = _CLASSES[server]
     loaded: Loaded[Any] = read_settings(cls, config, parse_sets(set_))
     settings = catalog(cls).settings
-    values = dict(loaded.values)
+    values = {
+        name: Value(NOT_SHOWN, one.origin) if one.value and settings[name].secret else one
+        for name, one in loaded.values.items()
+    }
     if server is Server.CLIENT:
-        values = {**find_target({"profile": profile}, os.environ).values, **values}
+        target = find_target({"profile": profile}, os.environ).values
+        shown = {
+            name: Value(NOT_SHOWN, one.origin) if one.value and name in SECRETS else one
+            for name, one in target.items()
+        }
+        values = {**shown, **values}
     names = {name: found.rocketmq for name, found in settings.items()} | {"namesrv": "namesrvAddr"}
     if output is Output.JSON:
         rows = {
@@ -119,7 +134,11 @@ def profiles(
     output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
 ) -> None:
     """List the clusters of the profiles file, and mark the one in force."""
-    path, found = profiles_file(os.environ), read_profiles(os.environ)
+    path = profiles_file(os.environ)
+    found = {
+        profile: {name: NOT_SHOWN if name in SECRETS else one for name, one in values.items()}
+        for profile, values in read_profiles(os.environ).items()
+    }
     chosen = os.environ.get("INORDER_PROFILE")
     if chosen is None:
         origin = find_target({}, os.environ).values["namesrv"].origin

@@ -13,7 +13,7 @@ Profiles are clusters by name, in the user's TOML file:
     [production]
     namesrv = "mq1:9876;mq2:9876"
     tls = true
-    tls_ca = "ca.pem"          # relative to the file
+    tls_ca = "ca.pem"          # relative to the file; likewise tls_cert and tls_key
 
 The file is `~/.config/inorder/profiles.toml` (XDG_CONFIG_HOME is honoured); INORDER_PROFILES names
 another. How commands behave: decision 30.
@@ -44,8 +44,12 @@ FIELDS: Final[Mapping[str, type]] = {
     "tls_ca": str,
     "tls_cert": str,
     "tls_key": str,
+    "tls_key_password": str,
     "tls_insecure": bool,
 }
+SECRETS: Final = frozenset({"tls_key_password"})
+"""Values that are no options, because a command line is seen by others, and that are not shown."""
+NOT_SHOWN: Final = "(not shown)"
 FILE_FIELDS: Final = ("tls_ca", "tls_cert", "tls_key")
 
 
@@ -141,10 +145,14 @@ class Target:
                 trust_any=bool(self.values["tls_insecure"].value),
                 certificate=certificate,
                 key=key,
+                key_password=str(self.values["tls_key_password"].value),
             )
         except (OSError, ssl.SSLError) as error:
             files = ", ".join(filter(None, (ca, certificate, key)))
-            raise ConfigError(f"TLS with {files}: {error}; are they PEM, and a pair?") from None
+            raise ConfigError(
+                f"TLS with {files}: {error}; are they PEM, and a pair? An encrypted key needs "
+                "tls_key_password in the profile, or INORDER_TLS_KEY_PASSWORD"
+            ) from None
 
 
 def find_target(options: Mapping[str, Raw | None], env: Mapping[str, str]) -> Target:

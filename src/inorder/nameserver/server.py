@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inorder.audit.service import Audit
 from inorder.errors import AlreadyClosed, LocalProtocolError
 from inorder.logs import get_logger
 from inorder.nameserver import handlers
@@ -59,6 +60,7 @@ class NameServer:
         self.files_kept = FILES_KEPT
         """Descriptors of this process that no connection takes; set it before `start`."""
         self._server = Server(_Frames(self), config.net, clock, name="namesrv")
+        self.audit = Audit(config, clock, files)
         self._tasks = Tasks("namesrv")
         self._quiet = QuietLog(logger)
         self._refusals = Refusals(logger)
@@ -112,6 +114,7 @@ class NameServer:
         self._stopped = True
         await self._tasks.stop()
         await self._server.close(DRAIN_MS)
+        await self.audit.stop()
 
     def drop_silent_brokers(self) -> None:
         """Drop brokers that were silent for too long, and close their connections."""
@@ -169,6 +172,9 @@ class NameServer:
                 "peer=%s code=%d answered=%d remark=%s",
                 connection.peer, request.code, reply.code, reply.remark or "",
             )  # fmt: skip
+        if self.audit.enabled:
+            user = connection.user or connection.tls_user
+            self.audit.answered(user, connection.peer, request, reply.code)
         if request.is_oneway:
             return
         try:

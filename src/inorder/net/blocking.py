@@ -29,6 +29,7 @@ from inorder.errors import (
     TransportError,
 )
 from inorder.net.connection import parse_address
+from inorder.net.tls import tls_problem
 from inorder.wire.extensions import PROTOCOL
 from inorder.wire.frame import encode_frame
 from inorder.wire.header import Command, decode_command
@@ -37,6 +38,7 @@ from inorder.wire.requests.producers import ProducerHello, ProducerState
 from inorder.wire.requests.sendframes import SendAnswer, decode_answer
 
 _LENGTH_BYTES: Final = 4
+_ADVICE: Final = "; does the server accept TLS there?"
 _PREFIX: Final = struct.Struct(">II").unpack_from
 _PREFIX_BYTES: Final = 8
 _READ_BYTES: Final = 65_536
@@ -77,7 +79,8 @@ class BlockingConnection:
         except OSError as error:
             self._socket.close()
             raise ConnectFailed(
-                f"no TLS with {address}: {error}; does tls_ca name who signed its certificate?"
+                f"no TLS with {address}: {tls_problem(error)}"
+                + ("" if isinstance(error, ssl.SSLCertVerificationError) else _ADVICE)
             ) from error
         self._file = self._socket.makefile("rb", buffering=1 << 18)
 
@@ -208,6 +211,10 @@ class BlockingConnection:
         self.close()
         if isinstance(error, TimeoutError | BlockingIOError):
             return RequestTimeout(f"no answer from {self.address} in time")
+        if self._next_id == 2 and not isinstance(self._socket, ssl.SSLSocket):
+            error = ConnectionResetError(f"{error} before it answered; does it accept TLS only?")
+        elif isinstance(error, ssl.SSLError):
+            error = ConnectionResetError(tls_problem(error))
         return ConnectionLost(f"lost the connection to {self.address}: {error}")
 
     def close(self) -> None:

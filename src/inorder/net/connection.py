@@ -373,11 +373,18 @@ class Connection(Posting, asyncio.Protocol):
             self._tell_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._close("the server closed" if exc is None else f"{type(exc).__name__}: {exc}")
+        self._close(self._closed_by_server() if exc is None else f"{type(exc).__name__}: {exc}")
         self._transport = None
         self._finish()
 
     # Inside.
+
+    def _closed_by_server(self) -> str:
+        if self._tls is not None and not self._tls.established:
+            return "the server closed during the TLS handshake; does it accept TLS there?"
+        if self._tls is None and self._bytes_sent and not self._bytes_received:
+            return "the server closed before it answered; does it accept TLS only?"
+        return "the server closed"
 
     def _receive(self, frame: RawFrame) -> None:
         command = decode_command(frame)

@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar, get_type_hints
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
 from inorder.logs import get_logger
-from inorder.settings.rocketmq import Foreign, foreign_names, translate
-from inorder.settings.values import Catalog, Raw, catalog, check_together, parse
+from inorder.settings.rocketmq import OTHER_NAMES, Foreign, foreign_names, translate
+from inorder.settings.values import Catalog, Raw, Value, catalog, check_together, parse
 
 log = get_logger(__name__)
 
@@ -143,14 +143,6 @@ Config = TypeVar("Config")
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A setting's value in force, and its origin."""
-
-    value: Raw
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded(Generic[Config]):
     """A configuration with the origin of each value."""
 
@@ -194,7 +186,8 @@ def load_with_origins(
     values = {name: Value(found.default, "default") for name, found in known.settings.items()}
     foreign = Foreign()
     for name, raw, origin in _layers(cls, file, env or {}, flags or {}):
-        _apply(cls, known, values, foreign, (name, raw, origin))
+        _apply(cls, known, values, foreign, (OTHER_NAMES.get(name, name), raw, origin))
+    foreign.settle(values)
     config = _build(cls, "", values)
     check_together(config)
     root = str(values["data"].value) if "data" in values else ""
@@ -227,6 +220,12 @@ def _apply(
             raise known.unknown(name, origin)
         foreign.add(name, raw, origin)
         return
+    if setting.secret and origin == "flag":
+        variable = f"INORDER_{section_of(cls)}__{setting.name.replace('.', '__')}".upper()
+        raise ConfigError(
+            f"{setting.name}: a command line shows a secret to everybody on the machine; put it "
+            f"into the settings file, or into the environment as {variable}"
+        )
     if name == setting.rocketmq:
         raw = translate(setting, raw, origin)
     values[setting.name] = Value(parse(setting, raw, origin), origin)

@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from inorder.cli.contents import app
 from inorder.cli.target import Target, find_target
@@ -153,3 +160,30 @@ def test_config_shows_the_cluster_with_origins(env: dict[str, str]) -> None:
     assert "p:1;q:1" in text
     nobody = CliRunner(env={**env, "HOME": "/nowhere"})
     assert "no profiles; write" in nobody.invoke(app, ["config", "profiles"]).stdout
+
+
+def test_an_encrypted_key_has_a_password(tmp_path: Path) -> None:
+    """From the profile or the environment; no option has it, and nothing shows it."""
+    issued = trustme.CA().issue_cert("me")
+    key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+    sealed = key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"open sesame")
+    )
+    (tmp_path / "cert.pem").write_bytes(issued.cert_chain_pems[0].bytes())
+    (tmp_path / "key.pem").write_bytes(sealed)
+    text = '[prod]\nnamesrv = "h:1"\ntls_cert = "cert.pem"\ntls_key = "key.pem"\n'
+    file = tmp_path / "profiles.toml"
+    file.write_text(text)
+    env = {"INORDER_PROFILES": str(file), "INORDER_PROFILE": "prod"}
+    with pytest.raises(ConfigError, match="INORDER_TLS_KEY_PASSWORD"):
+        find_target({}, env).context()
+    assert find_target({}, {**env, "INORDER_TLS_KEY_PASSWORD": "open sesame"}).context()
+    file.write_text(text + 'tls_key_password = "open sesame"\n')
+    assert find_target({}, env).context()
+    runner = CliRunner(env=env)
+    for words in (["config", "show", "client"], ["config", "profiles"]):
+        for form in ([], ["-o", "json"]):
+            shown = runner.invoke(app, [*words, *form])
+            assert shown.exit_code == 0
+            assert "sesame" not in shown.output
+            assert "(not shown)" in shown.output

@@ -37,8 +37,11 @@ logger = get_logger(__name__)
 VERSION_NAME: Final = "V5_3_3"
 """The RocketMQ release whose protocol version the replies carry."""
 
-HIDDEN: Final = frozenset({"data", "tls_certificate", "tls_key"})
-"""Settings that name files of the broker; clients do not see them."""
+HIDDEN: Final = frozenset({
+    "data", "tls_certificate", "tls_key", "tls_trust", "tls_client_trust",
+    "tls_client_certificate", "tls_client_key",
+})  # fmt: skip
+"""Settings that name files of the broker; clients see neither them nor secrets."""
 
 LOSSES_SHOWN_MAX: Final = 100
 
@@ -51,7 +54,7 @@ def get_runtime_info(call: Call[None]) -> Command:
     broker.count()
     table = {
         **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
-        **_pops(broker), **_losses(broker),
+        **_pops(broker), **_losses(broker), **_defences(broker),
     }  # fmt: skip
     return call.reply(body=encode_kv_table(table))
 
@@ -159,6 +162,22 @@ def _losses(broker: Broker) -> dict[str, str]:
     return {"inorderLosses": str(len(found)), **texts}
 
 
+def _defences(broker: Broker) -> dict[str, str]:
+    """Return what limits and logins held back, and trouble with certificates; else no fields."""
+    server = broker.server
+    failures = server.failures
+    counts = {
+        "inorderLimitedRequests": server.limited_total,
+        "inorderLoginFailures": failures.failed_total,
+        "inorderLoginFailuresSlowed": failures.slowed_total,
+        "inorderLoginFailuresClosed": failures.closed_total,
+    }
+    found = {name: str(count) for name, count in counts.items() if count}
+    if server.tls.problem:
+        found["inorderTlsProblem"] = "new TLS files are not used; the log of the broker says why"
+    return found
+
+
 def _size(count: int) -> str:
     """Return a number of bytes in RocketMQ's notation: `235.3 GiB`."""
     if count < 1024:
@@ -186,7 +205,7 @@ def settings(config: BrokerConfig) -> dict[str, str]:
     for part in parts:
         for field in fields(part):
             name = field.metadata.get("rocketmq")
-            if name and field.name not in HIDDEN:
+            if name and field.name not in HIDDEN and not field.metadata["secret"]:
                 shown[name] = _text(field.name, getattr(part, field.name))
     shown["useServerSideResetOffset"] = "true"  # RocketMQ's tools read it before a reset
     return dict(sorted(shown.items()))
