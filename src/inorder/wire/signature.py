@@ -36,9 +36,7 @@ _NULL: Final = b"null"
 # after signing. Go clients do not sign the token.
 _LEFT_OUT: Final = ((_UNIQUE_KEY,), _ZONE, (TOKEN,))
 
-_LENGTH: Final = struct.Struct(">I")
-_COUNTER_AND_CODE: Final = struct.Struct(">Qi")
-_BODY_LENGTH: Final = struct.Struct(">Q")
+_NUMBERS: Final = struct.Struct(">QiQHI")
 
 
 def content(
@@ -84,17 +82,20 @@ def bound(  # noqa: PLR0917 - what is covered, in its order
 ) -> str:
     """Return the mark of a request on one connection, in hex.
 
-    Covered are the session, the counter, the code, every field with the length of its name and of
-    its value, and the length of the body. `Signature` and the mark itself are not covered.
+    Covered are the counter (u64), the code (i32), the length of the body (u64), the length of the
+    session (u16), the number of the fields (u32), the lengths of their names and then of their
+    values in characters (u32 each), then the session, the names and the values, as UTF-8 and in
+    the order of the names. `Signature` and the mark itself are not covered.
     """
-    parts = [_sized(session), _COUNTER_AND_CODE.pack(counter, code)]
-    for name in sorted(fields):
-        if name not in {SIGNATURE, BOUND}:
-            parts += (_sized(name), _sized(fields[name]))
-    parts.append(_BODY_LENGTH.pack(body_length))
-    return hmac.digest(secret, b"".join(parts), "sha256").hex()
-
-
-def _sized(text: str) -> bytes:
-    data = text.encode("utf-8", "replace")
-    return _LENGTH.pack(len(data)) + data
+    # hot: 6 us for the 16 fields of a send.
+    names = sorted(fields)
+    if SIGNATURE in fields:
+        names.remove(SIGNATURE)
+    if BOUND in fields:
+        names.remove(BOUND)
+    values = [fields[name] for name in names]
+    count = len(names)
+    lengths = struct.pack(f">{2 * count}I", *map(len, names), *map(len, values))
+    numbers = _NUMBERS.pack(counter, code, body_length, len(session), count)
+    texts = f"{session}{''.join(names)}{''.join(values)}".encode("utf-8", "replace")
+    return hmac.digest(secret, b"".join((numbers, lengths, texts)), "sha256").hex()
