@@ -18,6 +18,7 @@ from inorder.tasks import Backoff
 if TYPE_CHECKING:
     from inorder.clock import Clock
     from inorder.config import NetConfig
+    from inorder.credentials import Credentials
 
 PAUSE_FIRST_MS = 50
 PAUSE_MAX_MS = 2000
@@ -56,6 +57,7 @@ class Pool:
         on_request: OnRequest | None = None,
         on_lost: OnLost | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -63,6 +65,7 @@ class Pool:
         self._on_request = on_request
         self._on_lost = on_lost
         self._tls = tls
+        self._credentials = credentials
         self._slots: dict[str, _Slot] = {}
         self._closed = False
 
@@ -139,6 +142,7 @@ class Pool:
                 on_request=self._on_request,
                 on_lost=self._on_lost,
                 tls=self._tls,
+                credentials=self._credentials,
             )
         except ConnectFailed as error:
             slot.error = str(error)
