@@ -268,6 +268,11 @@ DENIALS = (
     "Need admin permission",
     "No permission for",
     "No default permission for",
+    "may send bound requests only",
+    "session is not of this connection",
+    "is no super user",
+    "is no server",
+    "belongs to another user",
 )
 """What servers with access control say, RocketMQ's (4.4 to 5.4) and ours; capitals do not count."""
 

@@ -155,6 +155,7 @@ class Session:
             on_lost=lambda connection, _: self._groups.lost(connection.address),
             tls=tls,
             credentials=self.credentials,
+            greet=None if self.credentials is None else self._greet,
         )
         self._tasks = Tasks(f"session {self.client_id}")
         self._names = NameServers(
@@ -632,6 +633,18 @@ class Session:
         else:
             connection.capability = reply.capability
             self._warnings.taken(connection.address, reply.differing)
+
+    async def _greet(self, connection: Connection) -> None:
+        """Ask a server for the session of a new connection, which further requests are signed with.
+
+        RocketMQ's servers give none. A user may be set to send no request without one.
+        """
+        with contextlib.suppress(InorderError):  # the first request will tell
+            if connection.address in self._names.addresses:
+                timeout_ms = self.config.request_timeout_ms
+                await NameServerApi(connection, timeout_ms=timeout_ms).route(AUTO_CREATE_TOPIC)
+            else:
+                await self._beat(connection)
 
     def refusal(self, group: str) -> SubscriptionsDiffer | None:
         """Return why a broker does not admit this client to a group, if one does not."""

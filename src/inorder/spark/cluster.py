@@ -14,6 +14,7 @@ driver and executors have the files at the same path. How TLS works without conf
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import ssl
@@ -25,6 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from inorder.client.identity import local_ip
 from inorder.client.nameservers import name_servers
 from inorder.client.rules import keymaps
 from inorder.client.rules.nameservers import no_name_server, parse_name_servers
@@ -56,9 +58,14 @@ from inorder.spark.source.rules import Places
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
-from inorder.wire.names import FIXED_SYSTEM_TOPICS, RESERVED_PREFIXES
+from inorder.wire.names import AUTO_CREATE_TOPIC, FIXED_SYSTEM_TOPICS, RESERVED_PREFIXES
 from inorder.wire.replies import Request, command_of, reply_of
-from inorder.wire.requests.groups import CheckClientConfig, ClientConfigCheck
+from inorder.wire.requests.groups import (
+    CheckClientConfig,
+    ClientConfigCheck,
+    ClientHeartbeat,
+    Heartbeat,
+)
 from inorder.wire.requests.nameserver import GetAllTopics, GetKv
 from inorder.wire.requests.offsets import (
     GetMaxOffset,
@@ -193,7 +200,17 @@ class Servers:
 
     def connect(self, address: str) -> BlockingConnection:
         """Return a new connection of this process. Raises ConnectFailed, ConfigError."""
-        return BlockingConnection(address, tls=self.context(), credentials=self.credentials())
+        credentials = self.credentials()
+        found = BlockingConnection(address, tls=self.context(), credentials=credentials)
+        if credentials is not None:
+            # The answer gives the session of the connection; RocketMQ's servers give none.
+            with contextlib.suppress(InorderError):  # the first request will tell
+                if address in parse_name_servers(self.namesrv):
+                    found.ask(GetRoute(AUTO_CREATE_TOPIC))
+                else:
+                    beat = ClientHeartbeat(f"spark@{local_ip()}@{os.getpid()}")
+                    found.ask(Heartbeat(), beat.encode())
+        return found
 
     def options(self) -> dict[str, str]:
         """Return the options of source and sink that mean this."""
