@@ -131,6 +131,7 @@ class Answer(Protocol):
 
 
 _ACL_EXCEPTION: Final = re.compile(r"\S*\bAclException: (.*?)(, [\w.$]+\(\S*\))?", re.DOTALL)
+_UNSIGNED: Final = re.compile("cannot be null|accesskey is", re.IGNORECASE)
 _UNKNOWN: Final = re.compile(
     "signature|cannot be null|is not found|is disabled|authentication|accesskey is|acl config",
     re.IGNORECASE,
@@ -152,10 +153,11 @@ def explain(answer: Answer, signer: Signer | None) -> bool:
         return False
     said = (answer.remark or "").rstrip(". ")
     if signer is None:
-        answer.remark = (
-            f"{said}; this client has no credentials: give credentials=, or set {ACCESS_KEY} and "
-            f"{SECRET_KEY}"
-        )
+        if _UNSIGNED.search(said):
+            answer.remark = (
+                f"{said}; this client has no credentials: give credentials=, or set {ACCESS_KEY} "
+                f"and {SECRET_KEY}"
+            )
     elif _UNKNOWN.search(said):
         answer.remark = (
             f"{said} (access key {signer.user}); check both keys, and that the server has this "
