@@ -661,7 +661,7 @@ class Session:
 
         RocketMQ's servers give none. A user may be set to send no request without one.
         """
-        with contextlib.suppress(InorderError):  # the first request will tell
+        with contextlib.suppress(BrokerError):  # the next request will tell its caller
             if connection.address in self._names.addresses:
                 timeout_ms = self.config.request_timeout_ms
                 await NameServerApi(connection, timeout_ms=timeout_ms).route(AUTO_CREATE_TOPIC)

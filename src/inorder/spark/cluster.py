@@ -14,7 +14,6 @@ driver and executors have the files at the same path. How TLS works without conf
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import ssl
@@ -206,12 +205,17 @@ class Servers:
         found = BlockingConnection(address, tls=self.context(), credentials=credentials)
         if credentials is not None:
             # The answer gives the session of the connection; RocketMQ's servers give none.
-            with contextlib.suppress(InorderError):  # the first request will tell
+            try:
                 if address in parse_name_servers(self.namesrv):
                     found.ask(GetRoute(AUTO_CREATE_TOPIC))
                 else:
                     beat = ClientHeartbeat(f"spark@{local_ip()}@{os.getpid()}")
                     found.ask(Heartbeat(), beat.encode())
+            except BrokerError:
+                pass  # the next request will tell
+            except BaseException:
+                found.close()
+                raise
         return found
 
     def options(self) -> dict[str, str]:

@@ -25,6 +25,9 @@ AK: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 TOKEN: Final = "SecurityToken"  # noqa: S105 - a name
 
+UNSHOWN: Final = frozenset((SIGNATURE, TOKEN, BOUND))
+"""Fields that no log shows: who has them may guess at the secret."""
+
 Content = tuple[bytes, bytes | memoryview]
 """The values of the fields, and the body."""
 
