@@ -37,6 +37,7 @@ from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
 from inorder.credentials import Credentials
 from inorder.errors import (
+    AccessDenied,
     AlreadyClosed,
     BrokerError,
     ConnectFailed,
@@ -731,6 +732,10 @@ async def _route_and_map(api: NameServerApi, topic: str) -> tuple[TopicRoute | N
         route = await api.route(topic)
     text = ""
     if topic != AUTO_CREATE_TOPIC:
-        with contextlib.suppress(BrokerError):  # it knows no map
+        try:
             text = await api.get_kv(NAMESPACE, topic) or ""
+        except AccessDenied:
+            raise
+        except BrokerError:
+            pass  # it knows no map
     return route, text

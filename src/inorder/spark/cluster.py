@@ -38,6 +38,7 @@ from inorder.client.rules.routes import (
 )
 from inorder.credentials import FILE, Credentials
 from inorder.errors import (
+    AccessDenied,
     BrokerError,
     CodeNotSupported,
     ConfigError,
@@ -516,6 +517,8 @@ class Cluster:
                 found.append(self._connect(address).ask(request))
             except CodeNotSupported:  # every name server knows these requests
                 failures.append(ConfigError(no_name_server(address)))
+            except AccessDenied as error:
+                failures.append(error)
             except BrokerError:
                 continue  # this name server does not know the topic or key
             except TransportError as error:

@@ -1,15 +1,21 @@
-"""A consumer that access control refuses: it asks slowly, says why now and then, and recovers."""
+"""Clients that access control refuses: consumers ask slowly and recover, others raise at once."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import inorder
+import inorder.testing
+from inorder.errors import AccessDenied
 from inorder.net.accepted import ServerConnection
+from inorder.spark.cluster import Cluster, Servers, close_all
 from inorder.wire.codes import RequestCode
 from inorder.wire.frame import RawFrame
 from inorder.wire.header import decode_command
@@ -87,6 +93,53 @@ def test_a_refused_consumer_asks_slowly_and_goes_on_when_it_is_let_in(
     assert all(one.levelno == logging.WARNING for one in lines)
     assert "groups=billing" in lines[0].getMessage()
     assert "User:bob has no permission to access Group:billing" in lines[0].getMessage()
+
+
+@pytest.fixture
+def closed() -> Iterator[str]:
+    """The address of a name server that refuses everybody."""
+    with inorder.testing.broker() as broker:
+        names = broker._async._names
+        assert names is not None
+        names._server.handler = Gate(names._server.handler, "127.0.0.1")
+        yield broker.namesrv
+        close_all()
+
+
+@pytest.mark.parametrize("use", ["producer", "consumer", "pull consumer", "admin", "spark"])
+def test_a_refusing_name_server_is_told_at_once(closed: str, use: str) -> None:
+    """Nobody waits for a topic, and nobody is told that there is none."""
+    bob = inorder.Credentials("bob", "guessed")
+
+    def send() -> None:
+        with inorder.Producer(closed, credentials=bob) as producer:
+            producer.send("orders", b"x")
+
+    def consume() -> None:
+        consumer = inorder.Consumer(closed, group="g", credentials=bob)
+        consumer.on("orders")(print)
+        try:
+            consumer.start()
+        finally:
+            consumer.close()
+
+    def pull() -> None:
+        with inorder.PullConsumer(closed, group="g", credentials=bob) as consumer:
+            consumer.subscribe("orders")
+
+    def administer() -> None:
+        with inorder.Admin(closed, credentials=bob) as admin:
+            admin.topics.names()
+
+    def read() -> None:
+        Cluster(Servers(closed), group="g").queues("orders")
+
+    uses = {"producer": send, "consumer": consume, "pull consumer": pull, "admin": administer,
+            "spark": read}  # fmt: skip
+    began = time.monotonic()
+    with pytest.raises(AccessDenied, match="User:bob has no permission to access Group:billing"):
+        uses[use]()
+    assert time.monotonic() - began < 2
 
 
 def test_a_consumer_whose_pulls_are_refused_pulls_every_ten_seconds(
