@@ -15,14 +15,7 @@ import typer
 
 from inorder.cli.failures import says_errors
 from inorder.cli.output import Output, as_json, put_line, put_page, table
-from inorder.cli.target import (
-    FIELDS,
-    NOT_SHOWN,
-    SECRETS,
-    find_target,
-    profiles_file,
-    read_profiles,
-)
+from inorder.cli.target import FIELDS, HIDDEN, SECRETS, find_target, profiles_file, read_profiles
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
 from inorder.settings import Loaded, Value, catalog, load_with_origins
@@ -94,16 +87,11 @@ def show(
     loaded: Loaded[Any] = read_settings(cls, config, parse_sets(set_))
     settings = catalog(cls).settings
     values = {
-        name: Value(NOT_SHOWN, one.origin) if one.value and settings[name].secret else one
+        name: Value(HIDDEN, one.origin) if one.value and settings[name].secret else one
         for name, one in loaded.values.items()
     }
     if server is Server.CLIENT:
-        target = find_target({"profile": profile}, os.environ).values
-        shown = {
-            name: Value(NOT_SHOWN, one.origin) if one.value and name in SECRETS else one
-            for name, one in target.items()
-        }
-        values = {**shown, **values}
+        values = {**find_target({"profile": profile}, os.environ).shown(), **values}
     names = {name: found.rocketmq for name, found in settings.items()} | {"namesrv": "namesrvAddr"}
     if output is Output.JSON:
         rows = {
@@ -136,7 +124,7 @@ def profiles(
     """List the clusters of the profiles file, and mark the one in force."""
     path = profiles_file(os.environ)
     found = {
-        profile: {name: NOT_SHOWN if name in SECRETS else one for name, one in values.items()}
+        profile: {name: HIDDEN if name in SECRETS else one for name, one in values.items()}
         for profile, values in read_profiles(os.environ).items()
     }
     chosen = os.environ.get("INORDER_PROFILE")
@@ -144,16 +132,24 @@ def profiles(
         origin = find_target({}, os.environ).values["namesrv"].origin
         chosen = origin.removeprefix("profile ") if origin.startswith("profile ") else None
     if output is Output.JSON:
-        rows = [{"profile": name, "in_force": name == chosen, **found[name]} for name in found]
+        rows = [
+            {"profile": name, "in_force": name == chosen, **_shown(values)}
+            for name, values in found.items()
+        ]
         put_page(as_json({"file": str(path), "profiles": rows}))
         return
     if not found:
         put_line(f'no profiles; write [NAME] and namesrv = "host:9876" into {path}')
         return
+    columns = [one for one in FIELDS if one not in SECRETS]
     cells = [
-        (name, "yes" if name == chosen else "", *(found[name].get(field) for field in FIELDS))
-        for name in found
+        (name, "yes" if name == chosen else "", *(_shown(values).get(one) for one in columns))
+        for name, values in found.items()
     ]
-    put_page(table(("profile", "in force", *(field.replace("_", " ") for field in FIELDS)), cells))
+    put_page(table(("profile", "in force", *(one.replace("_", " ") for one in columns)), cells))
     put_page()
     put_line(str(path))
+
+
+def _shown(profile: Mapping[str, bool | str]) -> dict[str, bool | str]:
+    return {name: HIDDEN if name in SECRETS else value for name, value in profile.items()}

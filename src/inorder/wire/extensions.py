@@ -144,6 +144,19 @@ STORED: Final = "stored"
 NOTHING_STORED: Final = "no"
 """Its value."""
 
+SESSION: Final = "inorderSession"
+"""Field of the answers to HEART_BEAT, PRODUCER_HELLO and GET_ROUTEINFO_BY_TOPIC, where access is
+controlled: the id of the connection, 16 random bytes in hex. A client that signs sends it back with
+every later request on the connection, with the next two fields."""
+
+COUNTER: Final = "inorderCounter"
+"""Field of a signed request: a decimal number that rises with each request of the connection. The
+server takes each number once; one may come late, but not more than 1,024 behind the highest."""
+
+BOUND: Final = "inorderBound"
+"""Field of a signed request: HMAC-SHA256, in hex, of the session, the counter, the code, the names
+and values of all fields with their lengths, and the length of the body; `wire/signature.py`."""
+
 
 @unique
 class ExtensionCode(IntEnum):
