@@ -122,11 +122,7 @@ def profiles(
     output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
 ) -> None:
     """List the clusters of the profiles file, and mark the one in force."""
-    path = profiles_file(os.environ)
-    found = {
-        profile: {name: HIDDEN if name in SECRETS else one for name, one in values.items()}
-        for profile, values in read_profiles(os.environ).items()
-    }
+    path, found = profiles_file(os.environ), read_profiles(os.environ)
     chosen = os.environ.get("INORDER_PROFILE")
     if chosen is None:
         origin = find_target({}, os.environ).values["namesrv"].origin

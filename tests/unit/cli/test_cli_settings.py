@@ -53,7 +53,7 @@ def test_config_show_hides_secrets() -> None:
         code, out, err = run("config", "show", "-o", form, env=env)
         assert code == 0
         assert "sesame" not in out + err
-        assert "(not shown)" in out
+        assert "(hidden)" in out
         assert "INORDER_BROKER__NET__TLS_KEY_PASSWORD" in out
 
 

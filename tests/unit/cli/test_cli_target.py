@@ -187,7 +187,7 @@ def test_an_encrypted_key_has_a_password(tmp_path: Path) -> None:
             shown = runner.invoke(app, [*words, *form])
             assert shown.exit_code == 0
             assert "sesame" not in shown.output
-            assert "(hidden)" in shown.output
+        assert "(hidden)" in shown.output
 
 
 SECRET = "tell-nobody"
