@@ -101,6 +101,24 @@ class AuditConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessConfig:
+    """Who may do what; off unless it is set."""
+
+    level: str = setting("", "off; log: let everything pass, and count what enforce would refuse; enforce. Empty: enforce if authenticationEnabled and authorizationEnabled are true, else off")
+    authentication: bool = setting(False, "RocketMQ's switch; it needs authorizationEnabled beside it", rocketmq="authenticationEnabled")
+    authorization: bool = setting(False, "RocketMQ's switch; it needs authenticationEnabled beside it", rocketmq="authorizationEnabled")
+    init_user: str = setting("", "the first super user, created at the start if it is not there: {\"username\":…,\"password\":…}", rocketmq="initAuthenticationUser", secret=True)
+    inner_credentials: str = setting("", "what servers of the cluster sign their requests to each other with, the same for all: {\"accessKey\":…,\"secretKey\":…}", rocketmq="innerClientAuthenticationCredentials", secret=True)
+    key_file: str = setting("", "file with the key that encrypts the secrets in access.json: 64 hex digits, outside of the data directory; empty: they are not encrypted")
+
+    @property
+    def effective_level(self) -> str:
+        """Return off, log or enforce."""
+        both = self.authentication and self.authorization
+        return self.level or ("enforce" if both else "off")
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """One broker."""
 
@@ -164,6 +182,7 @@ class BrokerConfig:
     store: StoreConfig = field(default_factory=StoreConfig)
     net: NetConfig = field(default_factory=NetConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    access: AccessConfig = field(default_factory=AccessConfig)
 
     @property
     def data_path(self) -> Path:
@@ -184,6 +203,7 @@ class NameServerConfig:
     return_order_config: bool = setting(True, "tell brokers the order topics", rocketmq="returnOrderTopicConfigToBroker")
     net: NetConfig = field(default_factory=NetConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    access: AccessConfig = field(default_factory=AccessConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,4 +289,4 @@ def is_open(config: BrokerConfig | NameServerConfig) -> bool:
     """
     net = config.net
     certified = net.tls_mode == "enforcing" and net.tls_client_auth == "require"
-    return not certified and getattr(config, "access", "off") != "enforce"
+    return not certified and config.access.effective_level != "enforce"

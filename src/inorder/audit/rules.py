@@ -30,7 +30,7 @@ DEPTH_MAX: Final = 4
 def audits(config: BrokerConfig | NameServerConfig) -> bool:
     """Return whether a server keeps an audit log; by default where users are checked."""
     mode = config.audit.mode
-    return mode == "on" or (mode == "auto" and getattr(config, "access", "off") != "off")
+    return mode == "on" or (mode == "auto" and config.access.effective_level != "off")
 
 
 @dataclass(frozen=True, slots=True)

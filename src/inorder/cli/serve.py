@@ -19,7 +19,7 @@ from inorder.cli.brokers import BROKERS_MAX, BrokerPlan, child_words, left_out, 
 from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging
 from inorder.cli.output import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
-from inorder.config import BrokerConfig, NameServerConfig, NetConfig, is_open
+from inorder.config import AccessConfig, BrokerConfig, NameServerConfig, NetConfig, is_open
 from inorder.errors import ConfigError
 from inorder.logs import get_logger
 from inorder.settings import catalog
@@ -118,10 +118,12 @@ def up(
         below = str(Path(broker.config.data) / "namesrv")
         namesrv_config = dataclasses.replace(namesrv_config, data=below)
     namesrv_config = _same_tls(broker, namesrv, namesrv_config)
-    _check_open(broker.config, namesrv_config, insecure=insecure)
+    broker_access, namesrv_config = _same_access(broker, namesrv, namesrv_config, brokers or 1)
+    with_access = dataclasses.replace(broker.config, access=broker_access)
+    _check_open(with_access, namesrv_config, insecure=insecure)
     _warn(broker, namesrv)
     _check_left_out(broker.config, brokers)
-    broker_config = _advertised(broker.config)
+    broker_config = _advertised(with_access)
     if brokers is not None and brokers > 1:
         _serve_many(
             namesrv_config, broker_config, count=brokers, file=config, sets=sets,
@@ -340,6 +342,30 @@ def _same_tls(
         if namesrv.values[f"net.{name}"].origin == "default"
     }
     return dataclasses.replace(config, net=dataclasses.replace(config.net, **changes))
+
+
+def _same_access(
+    broker: Loaded[BrokerConfig],
+    namesrv: Loaded[NameServerConfig],
+    config: NameServerConfig,
+    brokers: int,
+) -> tuple[AccessConfig, NameServerConfig]:
+    """Apply the broker's settings of access to its name server, where that has none of its own.
+
+    A pair in one process needs no line with its credentials: it gets new ones at each start.
+    """
+    access = broker.config.access
+    if access.effective_level != "off" and not access.inner_credentials and brokers == 1:
+        from inorder.access.storage import own_credentials
+
+        access = dataclasses.replace(access, inner_credentials=own_credentials())
+    names = [field.name for field in dataclasses.fields(AccessConfig)]
+    changes = {
+        name: getattr(access, name)
+        for name in names
+        if name != "init_user" and namesrv.values[f"access.{name}"].origin == "default"
+    }
+    return access, dataclasses.replace(config, access=dataclasses.replace(config.access, **changes))
 
 
 def _over(sets: dict[str, Raw], **options: Raw | None) -> dict[str, Raw | None]:

@@ -151,6 +151,7 @@ _BY_UNIT: Final[Mapping[str, tuple[float, float]]] = {
 _CHOICES: Final[Mapping[str, tuple[Raw, ...]]] = {
     "broker_id": (0,),
     "perm": (2, 4, 6),
+    "access.level": ("", "off", "log", "enforce"),
     "audit.mode": ("auto", "on", "off"),
     "net.tls_mode": ("disabled", "permissive", "enforcing"),
     "net.tls_min_version": ("1.2", "1.3"),
@@ -192,7 +193,8 @@ def _typed(setting: Setting, raw: Raw, where: str) -> Raw:
     elif type(raw) is wanted:
         return raw.strip() if isinstance(raw, str) else raw
     kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
-    raise ConfigError(f"{setting.name} is {raw!r} ({where}); it must be {kinds[wanted]}")
+    shown = "hidden" if setting.secret else repr(raw)
+    raise ConfigError(f"{setting.name} is {shown} ({where}); it must be {kinds[wanted]}")
 
 
 def allowed(setting: Setting) -> str:

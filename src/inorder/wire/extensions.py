@@ -157,6 +157,10 @@ BOUND: Final = "inorderBound"
 """Field of a signed request: HMAC-SHA256, in hex, of the session, the counter, the code, the names
 and values of all fields with their lengths, and the length of the body; `wire/signature.py`."""
 
+ACCESS: Final = "inorderAccess"
+"""Field of REGISTER_BROKER's answer, where a name server controls access: the version of its users
+and rules. A broker that has others gives them with PUT_ACCESS."""
+
 
 @unique
 class ExtensionCode(IntEnum):
@@ -191,6 +195,8 @@ class ExtensionCode(IntEnum):
     PARKED_DROP = 7137
     PARK_MOVE = 7138
     TRANSACTIONS_PENDING = 7170
+    PUT_ACCESS = 7180
+    """A broker gives a name server its users and rules, in the form of `inorder/access.json`."""
 
 
 @unique

@@ -156,6 +156,27 @@ def test_several_brokers_get_what_the_first_would(
     assert namesrv.scan_interval_ms == 9
 
 
+def test_access_control_means_both_servers(started: list[Any], tmp_path: Path) -> None:
+    """The name server checks what the broker checks; the pair shares credentials of its own."""
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        "authenticationEnabled=true\nauthorizationEnabled=true\n"
+        'initAuthenticationUser={"username":"root","password":"a-long-secret"}\n'
+    )
+    run("up", "--config", str(file))
+    namesrv, broker = started
+    assert namesrv.access.effective_level == broker.access.effective_level == "enforce"
+    assert namesrv.access.inner_credentials == broker.access.inner_credentials
+    assert "secretKey" in broker.access.inner_credentials
+    assert not namesrv.access.init_user
+    started.clear()
+    run("up", "--config", str(file), "--set", "nameserver.access.level=log")
+    assert [one.access.effective_level for one in started] == ["log", "enforce"]
+    started.clear()
+    run("up")
+    assert [one.access.inner_credentials for one in started] == ["", ""]
+
+
 def test_one_broker_is_no_process_of_its_own(started: list[Any]) -> None:
     """`--brokers 1` is the default."""
     run("up", "--brokers", "1")
