@@ -1,0 +1,187 @@
+"""The ACL files of a RocketMQ installation, found and read again when their content changes.
+
+    HOME/conf/acl/**/*.yml, *.yaml     in the order of their paths
+    HOME/conf/plain_acl.yml            last, so an account that stands in both is that of acl/
+
+As in RocketMQ, files are looked for below its home, and `tools.yml` (the keys of mqadmin) is none of
+them. Here the content counts, not the time of change: a copy with an old date is seen, a touched
+file is not. A file that cannot be read, or says nothing that is understood, changes nothing: the
+accounts of before stay, and one line in the log says why. At the start it is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from inorder.access.plainacl import PlainAccounts, accounts, decode
+from inorder.errors import ConfigError
+from inorder.logs import get_logger
+
+log = get_logger(__name__)
+
+FILES_MAX: Final = 1000
+BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of all files together; they are read whole, every few seconds."""
+DEPTH_MAX: Final = 8
+ENDINGS: Final = (".yml", ".yaml")
+TOOLS: Final = "tools.yml"
+REMARKS_SHOWN: Final = 20
+_READABLE_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file as it was read."""
+
+    name: str
+    """Its path below the home, as messages show it."""
+    content: bytes
+    open_to_others: bool
+    """Whether other users of the machine can read it."""
+
+
+def read_home(home: Path) -> tuple[Source, ...]:
+    """Read the files of a home; raises ConfigError if there is no `conf` or a file is unreadable."""
+    conf = home / "conf"
+    if not conf.is_dir():
+        raise ConfigError(
+            f"{conf} is no directory: the home of RocketMQ's ACL files holds conf/plain_acl.yml "
+            "and conf/acl/"
+        )
+    sources: list[Source] = []
+    left = BYTES_MAX
+    for path in [*_below(conf / "acl", 0), conf / "plain_acl.yml"]:
+        if len(sources) >= FILES_MAX:
+            raise ConfigError(f"more than {FILES_MAX} ACL files below {conf}")
+        name = str(path.relative_to(home))
+        found = read_file(path, name, left, missing_is_empty=path.parent == conf)
+        left -= len(found.content)
+        sources.append(found)
+    return tuple(sources)
+
+
+def read_file(path: Path, name: str, bytes_max: int, *, missing_is_empty: bool = False) -> Source:
+    """Read a file whole; raises ConfigError if it is no plain file, too large or unreadable."""
+    try:
+        # Without waiting: a pipe that somebody put there must not stop the broker.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if missing_is_empty and error.errno == errno.ENOENT:
+            return Source(name, b"", False)
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from None
+    with open(descriptor, "rb") as file:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise ConfigError(f"{name} is no plain file")
+        try:
+            content = file.read(bytes_max + 1)
+        except OSError as error:
+            raise ConfigError(f"{name} cannot be read: {error.strerror}") from None
+    if len(content) > bytes_max:
+        raise ConfigError(f"{name}: the ACL files have more than {BYTES_MAX} bytes together")
+    return Source(name, content, bool(mode & _READABLE_BY_OTHERS))
+
+
+def _below(folder: Path, depth: int) -> list[Path]:
+    """Return the ACL files of a folder; links to folders are not followed, links to files are."""
+    if depth > DEPTH_MAX:
+        raise ConfigError(f"{folder} lies too deep: ACL files lie in at most {DEPTH_MAX} folders")
+    found: list[Path] = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda one: one.name):
+            if entry.name.startswith("."):  # what editors and Kubernetes keep beside the files
+                continue
+            path = folder / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                found += _below(path, depth + 1)
+            elif entry.name.endswith(ENDINGS) and entry.name != TOOLS:
+                found.append(path)
+            if len(found) > FILES_MAX:
+                raise ConfigError(f"more than {FILES_MAX} ACL files below {folder}")
+    return found
+
+
+def read_accounts(sources: tuple[Source, ...]) -> PlainAccounts:
+    """Return the accounts of files; raises ConfigError with file, line and column."""
+    return accounts((one.name, decode(one.content, one.name)) for one in sources)
+
+
+class PlainWatch:
+    """The accounts of a home, as of the last time that all files could be read."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._seen = b""
+        self._complaint = ""
+        self.accounts = PlainAccounts({}, ())
+
+    @property
+    def complaint(self) -> str:
+        """Return why the present files do not count; empty if they do."""
+        return self._complaint
+
+    def load(self) -> None:
+        """Read the files at the start; raises ConfigError."""
+        sources = read_home(self._home)
+        self.accounts = read_accounts(sources)
+        self._seen = _digest(sources)
+        self._tell(sources)
+
+    def poll(self) -> bool:
+        """Read the files again; return whether the accounts are other ones now."""
+        try:
+            sources = read_home(self._home)
+            digest = _digest(sources)
+            if digest == self._seen and not self._complaint:
+                return False
+            found = read_accounts(sources)
+        except (ConfigError, OSError) as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.error("the ACL files are not taken, those of before count: %s", error)
+            return False
+        if self._complaint:
+            log.warning("the ACL files can be read again home=%s", self._home)
+            self._complaint = ""
+        if digest == self._seen:
+            return False
+        self._seen = digest
+        self.accounts = found
+        self._tell(sources)
+        return True
+
+    def _tell(self, sources: tuple[Source, ...]) -> None:
+        log.info(
+            "took the ACL files home=%s files=%d accounts=%d",
+            self._home, sum(1 for one in sources if one.content), len(self.accounts.accounts),
+        )  # fmt: skip
+        remarks = self.accounts.remarks
+        for remark in remarks[:REMARKS_SHOWN]:
+            log.warning("an ACL file is not kept as it stands: %s", remark)
+        if len(remarks) > REMARKS_SHOWN:
+            log.warning(
+                "%d more lines are not kept as they stand: `inorder acl import --dry-run` lists "
+                "them",
+                len(remarks) - REMARKS_SHOWN,
+            )
+        for one in sources:
+            if one.open_to_others:
+                log.warning(
+                    "other users of this machine can read the secrets in %s: chmod 600", one.name
+                )
+
+
+def _digest(sources: tuple[Source, ...]) -> bytes:
+    total = hashlib.sha256()
+    for one in sources:
+        for part in (one.name.encode(errors="surrogateescape"), one.content):
+            total.update(len(part).to_bytes(8, "big"))
+            total.update(part)
+    return total.digest()
