@@ -3,7 +3,7 @@
     mappings and lists by indentation     lists and mappings in brackets, also over several lines
     plain words, 'single', "double"       comments, one `---` at the top
 
-Refused, with line and column: tabs in the indentation, anchors, aliases, tags, block text (`|`, `>`),
+Refused, with line and column: tabs outside of quotes, anchors, aliases, tags, block text (`|`, `>`),
 values that go on in the next line, keys that occur twice, a second document. So is a plain word that
 YAML 1.1 reads as a number, a date or yes and no although it is meant as text, if its text would
 change: RocketMQ 4 and 5 differ there, and a secret must not depend on that. Reading takes time in
@@ -25,6 +25,9 @@ DEPTH_MAX: Final = 8
 
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?=:(?: |$))")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_TAB: Final = "a tab; write blanks, or put text with tabs into quotes"
+_AFTER_COLON: Final = ("", " "), ("", " ", ",", "[", "]", "{", "}")
+"""What makes a colon the end of a key: outside of brackets, and within."""
 _NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE: Final = frozenset(("true", "yes", "on"))
 _FALSE: Final = frozenset(("false", "no", "off"))
@@ -133,8 +136,11 @@ class _Reader:
     def document(self) -> Node:
         """Read the only document."""
         self._next_content()
-        if self._row < len(self._lines) and self._lines[self._row].rstrip() == "---":
+        if self._row < len(self._lines) and self._lines[self._row].rstrip(" ") == "---":
             self._row += 1
+        for row in range(self._row, len(self._lines)):
+            if self._lines[row].startswith(("---", "...")):
+                self._refuse("only one document is read here", row, 0)
         node = self._block(0, 0)
         if self._next_content():
             self._refuse("this belongs to nothing above it; look at the indentation")
@@ -147,9 +153,9 @@ class _Reader:
         while self._row < len(self._lines):
             line = self._lines[self._row]
             content = line.lstrip(" ")
-            if content.startswith("\t") and content.strip():
-                self._refuse("a tab in the indentation; use blanks", None, len(line) - len(content))
-            if content.strip() and not content.startswith("#"):
+            if content.startswith("\t"):
+                self._refuse(_TAB, None, len(line) - len(content))
+            if content and not content.startswith("#"):
                 return True
             self._row += 1
         return False
@@ -202,7 +208,7 @@ class _Reader:
         return Items(tuple(nodes), place)
 
     def _content_of_line(self, column: int) -> bool:
-        rest = self._lines[self._row][column:].strip()
+        rest = self._lines[self._row][column:].lstrip(" ")
         return bool(rest) and not rest.startswith("#")
 
     def _pairs_or_quoted(self, indent: int, depth: int) -> Node:
@@ -265,7 +271,7 @@ class _Reader:
         """Nothing but a comment may follow a value on its line."""
         line = self._lines[self._row]
         column = _skip_blanks(line, column)
-        if column < len(line) and not (line[column] == "#" and line[column - 1] in " \t"):
+        if column < len(line) and not (line[column] == "#" and line[column - 1] == " "):
             self._refuse("nothing may follow this value", None, column)
         self._row += 1
 
@@ -322,7 +328,7 @@ class _Reader:
             column = _skip_blanks(line, column)
             if column < len(line) and line[column] != "#":
                 return column
-            if column < len(line) and column > 0 and line[column - 1] not in " \t":
+            if column < len(line) and column > 0 and line[column - 1] != " ":
                 return column  # no comment without a blank before it
             self._row += 1
             column = 0
@@ -332,7 +338,8 @@ class _Reader:
     def _plain(self, column: int, *, within_flow: bool) -> tuple[Scalar, int]:
         line = self._lines[self._row]
         first = line[column]
-        if first in "&*!|>%@`,[]{}#?" or (first in "-:" and not line[column + 1 : column + 2].strip()):
+        alone = not line[column + 1 : column + 2].strip()
+        if first in "&*!|>%@`,[]{}#?" or (first in "-:" and (alone or within_flow)):
             self._refuse(
                 f"{first} has a meaning of its own in YAML, which is not read here; "
                 "if text is meant, put it into quotes",
@@ -342,9 +349,11 @@ class _Reader:
         end = column
         while end < len(line):
             here = line[end]
-            if here == "#" and line[end - 1] in " \t":
+            if here == "#" and line[end - 1] == " ":
                 break
-            if here == ":" and not line[end + 1 : end + 2].strip():
+            if here == "\t":
+                self._refuse(_TAB, None, end)
+            if here == ":" and line[end + 1 : end + 2] in _AFTER_COLON[within_flow]:
                 self._refuse("a colon and a blank within a value; put it into quotes", None, end)
             if within_flow:
                 if here in ",]}":
@@ -352,7 +361,7 @@ class _Reader:
                 if here in "[{":
                     self._refuse("a bracket within a word; put it into quotes", None, end)
             end += 1
-        return Scalar(line[column:end].rstrip(), True, self._place(column=column)), end
+        return Scalar(line[column:end].rstrip(" "), True, self._place(column=column)), end
 
     def _quoted(self, column: int) -> tuple[Scalar, int]:
         line, place = self._lines[self._row], self._place(column=column)
@@ -394,6 +403,6 @@ def _is_colon(line: str, column: int) -> bool:
 
 
 def _skip_blanks(line: str, column: int) -> int:
-    while column < len(line) and line[column] in " \t":
+    while column < len(line) and line[column] == " ":
         column += 1
     return column
