@@ -1,5 +1,6 @@
 """From a frame to the handler of its request, and from an exception to a reply.
 
+    (where access is controlled every frame is decoded, and `access/service.py` judges it first)
     frame -- plain SENDs of one message -----------> sends/service, compiled, all of a read at once
           -- SEND, PULL in their usual JSON form --> sends/service, pulls/service (no decoding)
           -- any other form of SEND and PULL ------> the same services, as a Command
@@ -20,6 +21,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from inorder.access.codes import SESSION_CODES
+from inorder.access.service import Refused
 from inorder.broker.admin import handlers as admin_handlers
 from inorder.broker.assignments import handlers as assignment_handlers
 from inorder.broker.cleaning import handlers as cleaning_handlers
@@ -40,6 +43,7 @@ from inorder.broker.ticks import PendingReplies
 from inorder.broker.timers import handlers as timer_handlers
 from inorder.broker.topics import handlers as topic_handlers
 from inorder.broker.transactions import handlers as transaction_handlers
+from inorder.broker.users import handlers as user_handlers
 from inorder.errors import (
     BrokerError,
     InorderError,
@@ -53,8 +57,8 @@ from inorder.errors import (
 from inorder.logs import get_logger
 from inorder.net.fairness import SHARE_MS
 from inorder.net.peerlog import Refusals
-from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.extensions import NOTHING_STORED, STORED
+from inorder.wire.codes import LanguageCode, RequestCode, ResponseCode
+from inorder.wire.extensions import NOTHING_STORED, SESSION, STORED
 from inorder.wire.fields import decode_fields
 from inorder.wire.header import Command, decode_command
 from inorder.wire.requests import (
@@ -71,10 +75,12 @@ from inorder.wire.requests import (
     timers,
     topics,
     transactions,
+    users,
 )
 from inorder.wire.requests.replies import REPLY_CODES
 
 if TYPE_CHECKING:
+    from inorder.access.service import Admission
     from inorder.broker.broker import Broker
     from inorder.net.accepted import ServerConnection
     from inorder.wire.frame import RawFrame
@@ -95,6 +101,8 @@ class Call(Generic[_Request]):
     connection: ServerConnection
     command: Command
     request: _Request
+    admission: Admission | None = None
+    """Who asks, by which rights; None: access is not controlled."""
 
     def reply(
         self,
@@ -222,19 +230,36 @@ _ENTRIES: Final = (
     _serve(resizing.ResizeGo, resizing_handlers.go),
     _serve(resizing.ResizeWithdraw, resizing_handlers.withdraw),
     _serve(resizing.ResizeRewind, resizing_handlers.rewind),
+    _serve(users.CreateUser, user_handlers.create_user),
+    _serve(users.UpdateUser, user_handlers.update_user),
+    _serve(users.DeleteUser, user_handlers.delete_user),
+    _serve(users.GetUser, user_handlers.get_user),
+    _serve(users.ListUsers, user_handlers.list_users),
+    _serve(users.CreateAcl, user_handlers.put_acl),
+    _serve(users.UpdateAcl, user_handlers.put_acl),
+    _serve(users.DeleteAcl, user_handlers.delete_acl),
+    _serve(users.GetAcl, user_handlers.get_acl),
+    _serve(users.ListAcls, user_handlers.list_acls),
 )
 HANDLERS: Final[Mapping[int, _Entry]] = dict(_ENTRIES)
 """The request type and the handler of each code, apart from sends and pulls."""
 
 
-def invoke(broker: Broker, connection: ServerConnection, command: Command) -> Reply:
+def invoke(
+    broker: Broker,
+    connection: ServerConnection,
+    command: Command,
+    admission: Admission | None = None,
+) -> Reply:
     """Decode a request and call its handler; KeyError if its code is not served."""
     request, handler = HANDLERS[command.code]
     decoded = None if request is None else decode_fields(request, command.fields)
-    return handler(Call(broker, connection, command, decoded))
+    return handler(Call(broker, connection, command, decoded, admission))
 
 
 PULL_REQUESTS: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+SERVED: Final = frozenset(HANDLERS) | SEND_CODES | PULL_REQUESTS
+"""Every code that the broker serves."""
 _NOT_OF_THE_GONE: Final = (
     SEND_CODES | PULL_REQUESTS | {RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION}
 )
@@ -259,6 +284,7 @@ class Router:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._guard = broker.guard
         self._tasks: set[asyncio.Task[None]] = set()
         self._outstanding: dict[int, int] = {}
         self._unsettled_max = broker.config.store.pending_bytes_max
@@ -284,7 +310,9 @@ class Router:
         writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
         monotonic_ms = broker.clock.monotonic_ms
         ends_ms = monotonic_ms() + SHARE_MS if len(frames) > 1 else _NEVER
-        plain = writable and sends.compiled
+        # Under a guard every frame is decoded and judged, and what was judged is served.
+        open_to_all = self._guard is None
+        plain = writable and sends.compiled and open_to_all
         index, count = 0, len(frames)
         try:
             while index < count:
@@ -292,7 +320,7 @@ class Router:
                     connection.defer(frames[index:])
                     break
                 frame = serializer, header, body = frames[index]
-                start = header[:12] if serializer == 0 else b""
+                start = header[:12] if serializer == 0 and open_to_all else b""
                 if start[:11] == _PULL:
                     if pulls.pull_raw(connection, header):
                         if index & 3 == 3 and monotonic_ms() >= ends_ms:
@@ -331,18 +359,35 @@ class Router:
             connection.take_response(command)
             return
         try:
+            admission: Admission | None = None
+            if self._guard is not None:
+                judged = self._guard.admit(connection, command)
+                if isinstance(judged, Refused):
+                    self.refuse(connection, command, judged)
+                    return
+                admission = judged
             if command.code in SEND_CODES:
                 self._broker.sends.send_command(connection, command, replies)
             elif command.code in PULL_REQUESTS:
-                self._broker.pulls.pull_command(connection, command)
+                self._broker.pulls.pull_command(connection, command, admission)
             else:
-                self._control(connection, command)
+                self._control(connection, command, admission)
         except RemoteProtocolError:
             raise
         except Exception as error:  # the root of every request: nothing may escape unanswered
             self.fail(connection, command, error)
 
-    def _control(self, connection: ServerConnection, command: Command) -> None:
+    def refuse(self, connection: ServerConnection, command: Command, refused: Refused) -> None:
+        """Answer a request that the guard does not admit."""
+        now_ms = self._broker.clock.monotonic_ms()
+        code = ResponseCode.NO_PERMISSION
+        self._refusals.refused(now_ms, connection.peer, command.code, code, refused.remark)
+        fields = self._region if command.code in _SENDING else None
+        self.answer(connection, command, command.reply(code, refused.remark, fields=fields))
+
+    def _control(
+        self, connection: ServerConnection, command: Command, admission: Admission | None
+    ) -> None:
         if command.code not in HANDLERS:
             if len(self.unknown_codes) < 1024 or command.code in self.unknown_codes:
                 self.unknown_codes[command.code] = self.unknown_codes.get(command.code, 0) + 1
@@ -357,7 +402,7 @@ class Router:
             return
         saving = self._broker.saving
         asked = saving.asked
-        result = invoke(self._broker, connection, command)
+        result = invoke(self._broker, connection, command, admission)
         if saving.asked != asked and result is not None:  # it changed a table of names
             result = self._when_saved(command.code, result)
         if isinstance(result, Command):
@@ -456,6 +501,12 @@ class Router:
             self._refusals.refused(now_ms, connection.peer, command.code, reply.code, reply.remark)
         if command.is_oneway or connection.closed:
             return
+        if (
+            self._guard is not None
+            and command.code in SESSION_CODES
+            and command.language == LanguageCode.PYTHON
+        ):
+            reply.fields[SESSION] = self._guard.session_of(connection)
         try:
             connection.send(reply)
         except LocalProtocolError as error:  # it may be larger than a frame

@@ -18,7 +18,7 @@ from inorder.cli.output import Output, as_json, put_line, put_page, table
 from inorder.cli.target import FIELDS, find_target, profiles_file, read_profiles
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
-from inorder.settings import Loaded, catalog, load_with_origins
+from inorder.settings import Loaded, Value, catalog, load_with_origins
 
 Config = TypeVar("Config")
 Raw = bool | int | float | str
@@ -86,7 +86,12 @@ def show(
     cls = _CLASSES[server]
     loaded: Loaded[Any] = read_settings(cls, config, parse_sets(set_))
     settings = catalog(cls).settings
-    values = dict(loaded.values)
+    values = {
+        name: Value("(hidden)", found.origin)
+        if name in settings and settings[name].secret and found.value
+        else found
+        for name, found in loaded.values.items()
+    }
     if server is Server.CLIENT:
         values = {**find_target({"profile": profile}, os.environ).values, **values}
     names = {name: found.rocketmq for name, found in settings.items()} | {"namesrv": "namesrvAddr"}
