@@ -26,7 +26,7 @@ from typing import Final, TypeVar, cast
 from inorder.accelerated import slower_parts
 from inorder.client.api import BrokerApi, NameServerApi
 from inorder.client.groups import Checks, GroupMember, Groups, SubscriptionWarnings
-from inorder.client.identity import Identity, MessageIds
+from inorder.client.identity import Identity, MessageIds, chosen_credentials
 from inorder.client.keymaps import KeyMaps, Maker
 from inorder.client.nameservers import NameServers
 from inorder.client.replies import ReplyInbox
@@ -35,6 +35,7 @@ from inorder.client.rules.nameservers import parse_name_servers
 from inorder.client.rules.routes import ASK_AGAIN_MAX_MS, ASK_AGAIN_MS, Absences
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.errors import (
     AlreadyClosed,
     BrokerError,
@@ -138,7 +139,10 @@ class Session:
         clock: Clock | None = None,
         identity: Identity | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        """Without `credentials` those of the environment count (`credentials.py`)."""
+        self.credentials = chosen_credentials(credentials)
         self.config = config or ClientConfig()
         self.clock = clock or SystemClock()
         self.identity = identity or Identity.of_this_process()
@@ -150,6 +154,8 @@ class Session:
             on_request=self._on_request,
             on_lost=lambda connection, _: self._groups.lost(connection.address),
             tls=tls,
+            credentials=self.credentials,
+            greet=None if self.credentials is None else self._greet,
         )
         self._tasks = Tasks(f"session {self.client_id}")
         self._names = NameServers(
@@ -627,6 +633,18 @@ class Session:
         else:
             connection.capability = reply.capability
             self._warnings.taken(connection.address, reply.differing)
+
+    async def _greet(self, connection: Connection) -> None:
+        """Ask a server for the session of a new connection, which further requests are signed with.
+
+        RocketMQ's servers give none. A user may be set to send no request without one.
+        """
+        with contextlib.suppress(InorderError):  # the first request will tell
+            if connection.address in self._names.addresses:
+                timeout_ms = self.config.request_timeout_ms
+                await NameServerApi(connection, timeout_ms=timeout_ms).route(AUTO_CREATE_TOPIC)
+            else:
+                await self._beat(connection)
 
     def refusal(self, group: str) -> SubscriptionsDiffer | None:
         """Return why a broker does not admit this client to a group, if one does not."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from inorder.tasks import Backoff
 if TYPE_CHECKING:
     from inorder.clock import Clock
     from inorder.config import NetConfig
+    from inorder.credentials import Credentials
 
 PAUSE_FIRST_MS = 50
 PAUSE_MAX_MS = 2000
@@ -56,13 +58,18 @@ class Pool:
         on_request: OnRequest | None = None,
         on_lost: OnLost | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        greet: Callable[[Connection], Awaitable[None]] | None = None,
     ) -> None:
+        """`greet` gets every new connection before callers do."""
         self._config = config
         self._clock = clock
         self._connect_timeout_ms = connect_timeout_ms
         self._on_request = on_request
         self._on_lost = on_lost
         self._tls = tls
+        self._credentials = credentials
+        self._greet = greet
         self._slots: dict[str, _Slot] = {}
         self._closed = False
 
@@ -132,14 +139,7 @@ class Pool:
 
     async def _connect(self, address: str, slot: _Slot) -> Connection:
         try:
-            connection = await Connection.open(
-                address,
-                self._config,
-                connect_timeout_ms=self._connect_timeout_ms,
-                on_request=self._on_request,
-                on_lost=self._on_lost,
-                tls=self._tls,
-            )
+            connection = await self._open(address)
         except ConnectFailed as error:
             slot.error = str(error)
             slot.paused_until_ms = self._clock.monotonic_ms() + slot.pause.next_ms()
@@ -148,6 +148,24 @@ class Pool:
             slot.attempt = None
         slot.pause.reset()
         slot.connection = connection
+        return connection
+
+    async def _open(self, address: str) -> Connection:
+        connection = await Connection.open(
+            address,
+            self._config,
+            connect_timeout_ms=self._connect_timeout_ms,
+            on_request=self._on_request,
+            on_lost=self._on_lost,
+            tls=self._tls,
+            credentials=self._credentials,
+        )
+        if self._greet is not None:
+            try:
+                await self._greet(connection)
+            except BaseException:
+                connection.close("the client gave up")
+                raise
         return connection
 
 

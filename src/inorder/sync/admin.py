@@ -15,6 +15,7 @@ import ssl
 
 from inorder.client import admin as twin
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.sync.portal import Closeable, Facade, blocking, lease
 
 
@@ -122,6 +123,7 @@ class Admin(Closeable):
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     """
 
     def __init__(
@@ -130,8 +132,9 @@ class Admin(Closeable):
         *,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._async = twin.Admin(namesrv, config=config, tls=tls)
+        self._async = twin.Admin(namesrv, config=config, tls=tls, credentials=credentials)
         self._portal = lease()
         self._closed = False
         self.cluster = Cluster(self._portal, self._async.cluster)

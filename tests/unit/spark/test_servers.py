@@ -13,14 +13,14 @@ import trustme
 from inorder.cli.pipeline import servers_of
 from inorder.cli.target import find_target
 from inorder.errors import ConfigError
-from inorder.spark.cluster import Servers, Tls, read_tls, tls_name
+from inorder.spark.cluster import Servers, Tls, common_name, read_tls
 
 
 def test_names_are_taken_as_they_are_written() -> None:
     """Of the commands, of profiles, and as Spark's options are usually written."""
     for written in ("tls_ca", "tls-ca", "tlsCa", "TLSCA"):
-        assert tls_name(written) == "tls_ca"
-    assert tls_name("tlsx") is None
+        assert common_name(written) == "tls_ca"
+    assert common_name("tlsx") is None
 
 
 @pytest.mark.parametrize(

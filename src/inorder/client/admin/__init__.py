@@ -30,6 +30,7 @@ from inorder.client.admin.topics import QueueView, Topics, TopicView
 from inorder.client.rules.resizing import TopicResize, WaitingGroup
 from inorder.client.session import Session
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.wire.requests.transactions import PendingTransaction
 
 __all__ = [
@@ -66,6 +67,7 @@ class Admin:
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876; or a Session.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     """
 
     def __init__(
@@ -74,8 +76,9 @@ class Admin:
         *,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._access = Access(namesrv, config=config, tls=tls)
+        self._access = Access(namesrv, config=config, tls=tls, credentials=credentials)
         self._of = repr(namesrv)
         self.cluster = Cluster(self._access)
         self.topics = Topics(self._access, self.cluster)
