@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from inorder.access.plainacl import PlainAccounts, accounts, decode
+from inorder.access.plainacl import PlainAccounts, Remark, accounts, decode
+from inorder.access.plainbook import book_of
+from inorder.access.rules import Book, Version
 from inorder.errors import ConfigError
 from inorder.logs import get_logger
 
@@ -120,21 +122,28 @@ class PlainWatch:
         self._home = home
         self._seen = b""
         self._complaint = ""
-        self.accounts = PlainAccounts({}, ())
+        self._accounts = PlainAccounts({}, ())
+        self.book = Book()
+        """The accounts as users and rules; its version rises with every change."""
+        self.remarks: tuple[Remark, ...] = ()
+        """Each line that is not kept as it stands."""
 
     @property
     def complaint(self) -> str:
         """Return why the present files do not count; empty if they do."""
         return self._complaint
 
-    def load(self) -> None:
+    def file_of(self, name: str) -> str:
+        """Return the file that an account stands in."""
+        account = self._accounts.accounts.get(name)
+        return "an ACL file" if account is None else account.place.file
+
+    def load(self, now_ms: int) -> None:
         """Read the files at the start; raises ConfigError."""
         sources = read_home(self._home)
-        self.accounts = read_accounts(sources)
-        self._seen = _digest(sources)
-        self._tell(sources)
+        self._take(sources, read_accounts(sources), now_ms)
 
-    def poll(self) -> bool:
+    def poll(self, now_ms: int) -> bool:
         """Read the files again; return whether the accounts are other ones now."""
         try:
             sources = read_home(self._home)
@@ -152,24 +161,26 @@ class PlainWatch:
             self._complaint = ""
         if digest == self._seen:
             return False
-        self._seen = digest
-        self.accounts = found
-        self._tell(sources)
+        self._take(sources, found, now_ms)
         return True
 
-    def _tell(self, sources: tuple[Source, ...]) -> None:
+    def _take(self, sources: tuple[Source, ...], found: PlainAccounts, now_ms: int) -> None:
+        self._seen = _digest(sources)
+        self._accounts = found
+        before = self.book.version
+        version = Version(max(now_ms, before.changed_at_ms), before.counter + 1)
+        self.book, self.remarks = book_of(found, version)
         log.info(
-            "took the ACL files home=%s files=%d accounts=%d",
-            self._home, sum(1 for one in sources if one.content), len(self.accounts.accounts),
+            "took the ACL files home=%s files=%d users=%d",
+            self._home, sum(1 for one in sources if one.content), len(self.book.users),
         )  # fmt: skip
-        remarks = self.accounts.remarks
-        for remark in remarks[:REMARKS_SHOWN]:
+        for remark in self.remarks[:REMARKS_SHOWN]:
             log.warning("an ACL file is not kept as it stands: %s", remark)
-        if len(remarks) > REMARKS_SHOWN:
+        if len(self.remarks) > REMARKS_SHOWN:
             log.warning(
                 "%d more lines are not kept as they stand: `inorder acl import --dry-run` lists "
                 "them",
-                len(remarks) - REMARKS_SHOWN,
+                len(self.remarks) - REMARKS_SHOWN,
             )
         for one in sources:
             if one.open_to_others:

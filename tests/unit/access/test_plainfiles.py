@@ -10,6 +10,7 @@ import pytest
 
 from inorder.access import plainfiles
 from inorder.access.plainfiles import PlainWatch, read_home
+from inorder.access.rules import Action
 from inorder.errors import ConfigError
 
 ACCOUNT = "accounts:\n- accessKey: {}\n  secretKey: a-long-secret\n  defaultTopicPerm: {}\n"
@@ -35,7 +36,7 @@ def put(home: Path, name: str, text: str) -> Path:
 def loaded(home: Path) -> PlainWatch:
     """Return a watch that has read the files."""
     watch = PlainWatch(home)
-    watch.load()
+    watch.load(1)
     return watch
 
 
@@ -52,14 +53,14 @@ def test_an_account_in_two_files_is_that_of_acl(home: Path) -> None:
     """The first file counts."""
     put(home, "acl/a.yml", ACCOUNT.format("appuser1", "SUB"))
     watch = loaded(home)
-    assert str(watch.accounts.accounts["appuser1"].default_topic) == "SUB"
-    assert [one.place.file for one in watch.accounts.remarks] == ["conf/plain_acl.yml"]
+    assert [str(one.actions) for one in watch.book.entries["appuser1"]][-1] == str(Action.SUB)
+    assert [one.place.file for one in watch.remarks] == ["conf/plain_acl.yml"]
 
 
 def test_a_home_needs_no_file(tmp_path: Path) -> None:
     """RocketMQ makes an empty one; no file means no accounts."""
     (tmp_path / "conf").mkdir()
-    assert loaded(tmp_path).accounts.accounts == {}
+    assert loaded(tmp_path).book.users == {}
 
 
 def test_without_conf_the_start_fails(tmp_path: Path) -> None:
@@ -81,21 +82,21 @@ def test_a_change_of_content_counts_whatever_the_dates_say(home: Path) -> None:
     watch, before = loaded(home), path.stat()
     path.write_text(ACCOUNT.format("appuser2", "PUB"))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert watch.poll()
-    assert list(watch.accounts.accounts) == ["appuser2"]
+    assert watch.poll(1)
+    assert list(watch.book.users) == ["appuser2"]
     os.utime(path, (1, 1))
-    assert not watch.poll()
+    assert not watch.poll(1)
 
 
 def test_a_new_file_and_a_file_that_is_gone_count(home: Path) -> None:
     """Both change the accounts."""
     watch = loaded(home)
     path = put(home, "acl/new.yml", ACCOUNT.format("appuser2", "SUB"))
-    assert watch.poll()
-    assert set(watch.accounts.accounts) == {"appuser1", "appuser2"}
+    assert watch.poll(1)
+    assert set(watch.book.users) == {"appuser1", "appuser2"}
     path.unlink()
-    assert watch.poll()
-    assert set(watch.accounts.accounts) == {"appuser1"}
+    assert watch.poll(1)
+    assert set(watch.book.users) == {"appuser1"}
 
 
 def test_a_broken_file_keeps_the_old_accounts_and_is_told_once(
@@ -105,23 +106,23 @@ def test_a_broken_file_keeps_the_old_accounts_and_is_told_once(
     watch = loaded(home)
     with caplog.at_level(logging.WARNING):
         put(home, "plain_acl.yml", "accounts:\n- accessKey: appuser2\n  secretKey")
-        assert [watch.poll() for _ in range(3)] == [False] * 3
+        assert [watch.poll(1) for _ in range(3)] == [False] * 3
         assert [one.levelname for one in caplog.records] == ["ERROR"]
         assert "conf/plain_acl.yml, line 3" in watch.complaint
-        assert set(watch.accounts.accounts) == {"appuser1"}
+        assert set(watch.book.users) == {"appuser1"}
         put(home, "plain_acl.yml", ACCOUNT.format("appuser2", "PUB"))
-        assert watch.poll()
+        assert watch.poll(1)
     assert watch.complaint == ""
-    assert set(watch.accounts.accounts) == {"appuser2"}
+    assert set(watch.book.users) == {"appuser2"}
 
 
 def test_a_file_that_is_whole_again_as_before_changes_nothing(home: Path) -> None:
     """The complaint goes, the accounts stay."""
     watch = loaded(home)
     put(home, "plain_acl.yml", "accounts: [")
-    assert not watch.poll()
+    assert not watch.poll(1)
     put(home, "plain_acl.yml", ACCOUNT.format("appuser1", "PUB"))
-    assert not watch.poll()
+    assert not watch.poll(1)
     assert watch.complaint == ""
 
 
@@ -131,7 +132,7 @@ def test_a_pipe_does_not_stop_the_broker(home: Path) -> None:
     path = home / "conf" / "plain_acl.yml"
     path.unlink()
     os.mkfifo(path)
-    assert not watch.poll()
+    assert not watch.poll(1)
     assert watch.complaint == "conf/plain_acl.yml is no plain file"
 
 
@@ -140,7 +141,7 @@ def test_links_to_files_are_followed_and_links_to_folders_are_not(home: Path) ->
     target = put(home, "acl/..data/x.yml", ACCOUNT.format("appuser3", "PUB"))
     (home / "conf" / "acl" / "x.yml").symlink_to(target)
     (home / "conf" / "acl" / "circle").symlink_to(home / "conf" / "acl")
-    assert set(loaded(home).accounts.accounts) == {"appuser1", "appuser3"}
+    assert set(loaded(home).book.users) == {"appuser1", "appuser3"}
 
 
 def test_there_is_a_limit_for_all_files_together(
@@ -150,7 +151,7 @@ def test_there_is_a_limit_for_all_files_together(
     watch = loaded(home)
     monkeypatch.setattr(plainfiles, "BYTES_MAX", 200)
     put(home, "acl/a.yml", "#" * 150)
-    assert not watch.poll()
+    assert not watch.poll(1)
     assert "more than 200 bytes" in watch.complaint
 
 
@@ -171,5 +172,5 @@ def test_no_log_line_has_a_secret(home: Path, caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.DEBUG):
         watch = loaded(home)
         put(home, "plain_acl.yml", ACCOUNT.format("appuser1", "PUB") + "  bad: x\n")
-        watch.poll()
+        watch.poll(1)
     assert "a-long-secret" not in caplog.text
