@@ -45,6 +45,7 @@ CLOCK_IN = {
 
 RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|os\.urandom)$")
 RANDOM_IN = {
+    "access/storage.py": "nonces, sessions and secrets must not be predictable",
     "client/identity.py": "tells this process from all others; tests hand in an Identity",
     "net/tls.py": "a private key must not be predictable",
     "spark/warm.py": "forked processes must not draw the same numbers",

@@ -32,6 +32,8 @@ NAME: Final = "access.json"
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
+unpredictable: Final = os.urandom
+"""Random bytes that nobody can guess: nonces, sessions, new secrets."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -120,7 +122,7 @@ def open_file(files: Files, path: Path, key_file: str) -> AccessFile:
     if not key_file:
         return AccessFile(files, path)
     key = _read_key(files, Path(key_file), path)
-    seal, unseal = sealing(key, os.urandom)
+    seal, unseal = sealing(key, unpredictable)
     return AccessFile(files, path, seal=seal, unseal=unseal)
 
 

@@ -6,14 +6,13 @@ decision 9.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inorder.access.codes import NAME_SERVER, SESSION_CODES
 from inorder.access.service import Guard, Refused, check_settings, open_accounts
-from inorder.access.storage import NAME, open_file
+from inorder.access.storage import NAME, open_file, unpredictable
 from inorder.errors import AlreadyClosed, LocalProtocolError
 from inorder.logs import get_logger
 from inorder.nameserver import handlers
@@ -126,7 +125,9 @@ class NameServer:
             return None
         file = open_file(self._files, Path(self.config.data) / NAME, config.key_file)
         accounts = open_accounts(file, config, self.clock, needs_super=False)
-        self.guard = Guard(accounts, config, NAME_SERVER, handlers.HANDLERS.keys(), draw=os.urandom)
+        self.guard = Guard(
+            accounts, config, NAME_SERVER, handlers.HANDLERS.keys(), draw=unpredictable
+        )
         return accounts
 
     async def stop(self) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from inorder.access import codes
 from inorder.access.rules import is_system_topic
 from inorder.access.service import Accounts, Guard, check_settings, open_accounts
-from inorder.access.storage import NAME, open_file
+from inorder.access.storage import NAME, open_file, unpredictable
 from inorder.wire.properties import get
 from inorder.wire.record import decode
 from inorder.wire.requests.replies import reply_topic
@@ -66,7 +65,7 @@ def make_guard(broker: Broker, accounts: Accounts, served: Collection[int]) -> G
         config.access,
         codes.BROKER,
         served,
-        draw=os.urandom,
+        draw=unpredictable,
         lookups=Messages(broker),
         cluster=config.cluster,
         own_topics=frozenset((config.trace_topic_name, reply_topic(config.cluster))),
