@@ -75,7 +75,9 @@ VERDICTS_MAX: Final = 10_000
 BROUGHT_MAX: Final = 4096
 """Client ids, groups and producers that one connection may bring."""
 OWNED_MAX: Final = 400_000
-"""Client ids and producers of all connections together."""
+"""Client ids and producers of all users together."""
+OWNED_OF_USER_MAX: Final = 50_000
+"""Those of one user: nobody can take the room of all others."""
 LOOK_MS: Final = 1000
 """How often the file is looked at for a change by somebody else."""
 PLAIN_LOOK_MS: Final = 5000
@@ -353,8 +355,10 @@ class Guard:
         self._cluster = cluster
         self._own_topics = own_topics
         self._inner = inner_user(config.inner_credentials)
+        self._inner_name = "" if self._inner is None else self._inner.name
         self._connections: dict[int, _Connection] = {}
         self._owners: dict[Brought, tuple[str, int]] = {}
+        self._owned_by: dict[str, int] = {}
         self._macs: dict[str, hmac.HMAC] = {}
         self._verdicts: dict[tuple[str, Kind, str, int, bytes], Verdict] = {}
         self.admitted = 0
@@ -557,32 +561,72 @@ class Guard:
             raise _Refusal(Reason.UNREADABLE, str(error)) from None
         known = self._known(connection)
         for one in names:
-            owner = known.brought.get(one)
-            if owner is None and one[0] is not What.GROUP:
-                owner = self._owners.get(one, ("", 0))[0]
+            owner = known.brought.get(one) or self._owner(one)
             if owner and owner != user:
                 what = f"{one[0].name.capitalize()}:{one[1]}"
                 raise _Refusal(Reason.TAKEN, f"{what} belongs to another user.", what)
         new = [one for one in names if one not in known.brought]
-        if len(known.brought) + len(new) > BROUGHT_MAX or len(self._owners) + len(new) > OWNED_MAX:
+        if (
+            len(known.brought) + len(new) > BROUGHT_MAX
+            or len(self._owners) + len(new) > OWNED_MAX
+            or self._owned_by.get(user, 0) + len(new) > OWNED_OF_USER_MAX
+        ):
             raise _Refusal(Reason.TAKEN, "too many client ids, groups or producers here.")
         for one in new:
             known.brought[one] = user
             if one[0] is not What.GROUP:
-                self._owners[one] = user, self._owners.get(one, (user, 0))[1] + 1
+                self._own(one, user)
+
+    def _owner(self, one: Brought) -> str:
+        """Return whose a client id or a producer is; empty: nobody's."""
+        owner = self._owners.get(one, ("", 0))[0]
+        if not owner and one[0] is What.PRODUCER:
+            owner = self._owners.get((What.NAMED_PRODUCER, one[1]), ("", 0))[0]
+        return owner if owner in self.accounts.book.users or owner == self._inner_name else ""
+
+    def _own(self, one: Brought, user: str) -> None:
+        owner, count = self._owners.get(one, ("", 0))
+        if owner != user:  # a new name, or that of a user who is deleted
+            self._owned_by[user] = self._owned_by.get(user, 0) + 1
+            if owner:
+                self._disown(owner)
+            count = 0
+        self._owners[one] = user, count + 1
+
+    def _disown(self, user: str) -> None:
+        left = self._owned_by[user] - 1
+        if left:
+            self._owned_by[user] = left
+        else:
+            del self._owned_by[user]
 
     def connection_lost(self, connection: Peer) -> None:
-        """Forget a connection; what only it has brought is free again."""
+        """Forget a connection; what only it has brought is free again, but for named producers."""
         known = self._connections.pop(connection.id, None)
         if known is None:
             return
         for one, user in known.brought.items():
-            if one[0] is not What.GROUP:
-                count = self._owners[one][1] - 1
-                if count:
-                    self._owners[one] = user, count
-                else:
-                    del self._owners[one]
+            owner, count = self._owners.get(one, ("", 0))
+            if owner != user:
+                continue  # a group; or a user who was deleted meanwhile, and a new owner
+            if count > 1 or one[0] is What.NAMED_PRODUCER:
+                self._owners[one] = user, count - 1
+            else:
+                del self._owners[one]
+                self._disown(user)
+
+    def member_may(self, connection: Peer, group: str, need: Need) -> bool:
+        """Return whether the user who brought a group on a connection may do something."""
+        known = self._connections.get(connection.id)
+        name = None if known is None else known.brought.get((What.GROUP, group))
+        user = None if name is None else self.accounts.book.users.get(name)
+        if user is None or not user.enabled:
+            return not self._enforces
+        try:
+            self._check_needs(user, (need,), connection.peer_host)
+        except _Refusal:
+            return not self._enforces
+        return True
 
     # -- refusals --------------------------------------------------------------------------------
 
