@@ -6,7 +6,7 @@ one, as servers with access control give it; from then on each request must have
 session, under a higher counter.
 
 A broker's own requests (its registration) are not a client's, and are left out. Loaded as a plugin
-(`pytest -p tests.kit.signedrequests`), with credentials in the environment, it inspects a whole run.
+(`pytest -p tests.kit.signedrequests`), with credentials in the environment, it inspects all tests.
 """
 
 from __future__ import annotations

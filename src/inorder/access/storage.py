@@ -37,6 +37,11 @@ unpredictable: Final = os.urandom
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
+def new_secret() -> str:
+    """Return a secret that nobody can guess."""
+    return unpredictable(16).hex()
+
+
 class AccessFile:
     """The file, and how secrets are written in it."""
 

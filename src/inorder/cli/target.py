@@ -27,7 +27,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -132,7 +132,7 @@ _WORDS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": Fals
 class Target:
     """A cluster: values under the names of `FIELDS`, each with its origin."""
 
-    values: Mapping[str, Value]
+    values: Mapping[str, Value] = field(repr=False)
 
     @property
     def name_servers(self) -> str:

@@ -118,6 +118,11 @@ ANSWER_KEPT_MS: Final = 120_000
 """How long the last answer of a silent name server counts: as long as it would keep a broker."""
 
 
+SAY_DENIED_MS: Final = 60_000
+"""How often a consumer logs the same refusal by access control."""
+DENIED_MAX: Final = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class SessionStatistics:
     """The topics and the connections of a session."""
@@ -153,6 +158,7 @@ class Session:
             self.clock,
             on_request=self._on_request,
             on_lost=lambda connection, _: self._groups.lost(connection.address),
+            on_denied=self._denied,
             tls=tls,
             credentials=self.credentials,
             greet=None if self.credentials is None else self._greet,
@@ -176,6 +182,9 @@ class Session:
         self.filters_taken: set[tuple[str, str]] = set()
         """The brokers that said that they filter by an expression."""
         self._logged: set[str] = set()
+        self.denials = 0
+        """How often access control refused a request of this client."""
+        self._denied_ms: dict[str, int] = {}
         self._warnings = SubscriptionWarnings(self.clock)
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._making: dict[str, asyncio.Task[bool]] = {}
@@ -504,6 +513,19 @@ class Session:
         if what not in self._logged:
             self._logged.add(what)
             log.warning(text, *args)
+
+    def _denied(self, connection: Connection, remark: str) -> None:
+        """Log a refusal by access control for a consumer, which goes on asking; others raise it."""
+        self.denials += 1
+        said, now_ms = f"{connection.address} {remark}", self.clock.monotonic_ms()
+        last_ms = self._denied_ms.get(said)
+        if not self._groups.consumers or (last_ms is not None and now_ms - last_ms < SAY_DENIED_MS):
+            return
+        if len(self._denied_ms) >= DENIED_MAX:
+            self._denied_ms.clear()
+        self._denied_ms[said] = now_ms
+        groups = ",".join(sorted(self._groups.consumers))
+        log.warning("access denied groups=%s server=%s: %s", groups, connection.address, remark)
 
     def _fetched(self, topic: str, fetch: asyncio.Task[TopicRoute]) -> None:
         self._fetching.pop(topic, None)

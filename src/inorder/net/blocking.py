@@ -27,7 +27,6 @@ from inorder.errors import (
     RemoteProtocolError,
     RequestTimeout,
     TransportError,
-    is_denial,
 )
 from inorder.net.connection import parse_address
 from inorder.net.signing import Signer, explain
@@ -217,9 +216,8 @@ class BlockingConnection:
             raise
         command = decode_command((word >> 24, header, body))
         if command.is_response:
-            if command.code:
-                explain(command, self._signer)
-                self.denied |= is_denial(command.code, command.remark)
+            if command.code and explain(command, self._signer):
+                self.denied = True
             if self._signer is not None:
                 self._signer.learn(command)
         return command

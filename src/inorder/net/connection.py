@@ -145,6 +145,7 @@ CONNECT_TIMEOUT_MS = 3000
 
 OnRequest = Callable[["Connection", "Command"], None]
 OnLost = Callable[["Connection", str], None]
+OnDenied = Callable[["Connection", str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class Connection(Posting, asyncio.Protocol):
         *,
         on_request: OnRequest | None = None,
         on_lost: OnLost | None = None,
+        on_denied: OnDenied | None = None,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
@@ -181,6 +183,7 @@ class Connection(Posting, asyncio.Protocol):
         self._config = config
         self._on_request = on_request or refuse_request
         self._on_lost = on_lost
+        self._on_denied = on_denied
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._calls = Calls(self._loop, outstanding_max=config.outstanding_max, peer=address)
@@ -218,13 +221,14 @@ class Connection(Posting, asyncio.Protocol):
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         on_request: OnRequest | None = None,
         on_lost: OnLost | None = None,
+        on_denied: OnDenied | None = None,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> Connection:
         """Connect to "host:port", including the TLS handshake. Raises ConnectFailed."""
         host, port = parse_address(address)
         connection = cls(
-            address, config, on_request=on_request, on_lost=on_lost, tls=tls,
+            address, config, on_request=on_request, on_lost=on_lost, on_denied=on_denied, tls=tls,
             credentials=credentials,
         )  # fmt: skip
         try:
@@ -407,8 +411,8 @@ class Connection(Posting, asyncio.Protocol):
         command = decode_command(frame)
         if command.is_response:
             self._responses_received += 1
-            if command.code:
-                explain(command, self._signer)
+            if command.code and explain(command, self._signer) and self._on_denied is not None:
+                self._on_denied(self, command.remark or "")
             if self._signer is not None:
                 self._signer.learn(command)
             if not self._calls.take(command):

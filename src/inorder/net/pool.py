@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inorder.errors import AlreadyClosed, ConnectFailed
-from inorder.net.connection import CONNECT_TIMEOUT_MS, Connection, OnLost, OnRequest
+from inorder.net.connection import CONNECT_TIMEOUT_MS, Connection, OnDenied, OnLost, OnRequest
 from inorder.tasks import Backoff
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Pool:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         on_request: OnRequest | None = None,
         on_lost: OnLost | None = None,
+        on_denied: OnDenied | None = None,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
         greet: Callable[[Connection], Awaitable[None]] | None = None,
@@ -67,6 +68,7 @@ class Pool:
         self._connect_timeout_ms = connect_timeout_ms
         self._on_request = on_request
         self._on_lost = on_lost
+        self._on_denied = on_denied
         self._tls = tls
         self._credentials = credentials
         self._greet = greet
@@ -157,6 +159,7 @@ class Pool:
             connect_timeout_ms=self._connect_timeout_ms,
             on_request=self._on_request,
             on_lost=self._on_lost,
+            on_denied=self._on_denied,
             tls=self._tls,
             credentials=self._credentials,
         )

@@ -130,15 +130,15 @@ class Answer(Protocol):
     remark: str | None
 
 
-_ACL_EXCEPTION: Final = re.compile(r"\S*\bAclException: (.*?)(, \w+\.\w+\(\S*:\d+\))?", re.DOTALL)
+_ACL_EXCEPTION: Final = re.compile(r"\S*\bAclException: (.*?)(, [\w.$]+\(\S*\))?", re.DOTALL)
 _UNKNOWN: Final = re.compile(
     "signature|cannot be null|is not found|is disabled|authentication|accesskey is|acl config",
     re.IGNORECASE,
 )
 
 
-def explain(answer: Answer, signer: Signer | None) -> None:
-    """Say in a refusal by access control who was refused, and what to do.
+def explain(answer: Answer, signer: Signer | None) -> bool:
+    """Say in a refusal by access control who was refused, and what to do; False for other answers.
 
     RocketMQ up to 5.3.2 answers SYSTEM_ERROR with the text of a Java exception; such an answer
     becomes NO_PERMISSION, for nothing was done.
@@ -146,10 +146,10 @@ def explain(answer: Answer, signer: Signer | None) -> None:
     if answer.code == ResponseCode.SYSTEM_ERROR:
         thrown = _ACL_EXCEPTION.fullmatch(answer.remark or "")
         if thrown is None:
-            return
+            return False
         answer.code, answer.remark = int(ResponseCode.NO_PERMISSION), thrown[1]
     if not is_denial(answer.code, answer.remark):
-        return
+        return False
     said = (answer.remark or "").rstrip(". ")
     if signer is None:
         answer.remark = (
@@ -165,3 +165,4 @@ def explain(answer: Answer, signer: Signer | None) -> None:
         answer.remark = (
             f"{said} (access key {signer.user}); whoever administers the cluster can grant it"
         )
+    return True

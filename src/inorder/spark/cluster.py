@@ -150,8 +150,10 @@ class Login:
         """Return the file given, else what the environment of this process says."""
         if file:
             return cls(file)
+        if os.environ.get(FILE):
+            return cls(os.environ[FILE])
         found = Credentials.from_environment(os.environ)
-        return cls(os.environ.get(FILE, ""), "" if found is None else found.access_key)
+        return cls("", "" if found is None else found.access_key)
 
     def options(self) -> dict[str, str]:
         """Return the options of source and sink that mean this."""

@@ -118,6 +118,25 @@ class Producers(Facade):
     drop = blocking(twin.Producers.drop)
 
 
+class Users(Facade):
+    """The users of all brokers."""
+
+    list = blocking(twin.Users.list)
+    get = blocking(twin.Users.get)
+    create = blocking(twin.Users.create)
+    update = blocking(twin.Users.update)
+    delete = blocking(twin.Users.delete)
+
+
+class Acls(Facade):
+    """The rules of all brokers."""
+
+    list = blocking(twin.Acls.list)
+    get = blocking(twin.Acls.get)
+    set = blocking(twin.Acls.set)
+    delete = blocking(twin.Acls.delete)
+
+
 class Admin(Closeable):
     """The nouns of a cluster, each with its verbs: `cluster`, `topics`, `groups`, …
 
@@ -145,6 +164,8 @@ class Admin(Closeable):
         self.locks = Locks(self._portal, self._async.locks)
         self.parked = Parked(self._portal, self._async.parked)
         self.producers = Producers(self._portal, self._async.producers)
+        self.users = Users(self._portal, self._async.users)
+        self.acls = Acls(self._portal, self._async.acls)
 
     def close(self) -> None:
         """Close the connections; a second call does nothing."""

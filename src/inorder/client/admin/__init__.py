@@ -27,6 +27,7 @@ from inorder.client.admin.messages import Batch, Messages
 from inorder.client.admin.offsets import Offsets, QueueOffsets, ResetTarget
 from inorder.client.admin.parked import Parked, ParkedKey
 from inorder.client.admin.topics import QueueView, Topics, TopicView
+from inorder.client.admin.users import Acls, RuleView, Users, UserView
 from inorder.client.rules.resizing import TopicResize, WaitingGroup
 from inorder.client.session import Session
 from inorder.config import ClientConfig
@@ -34,6 +35,7 @@ from inorder.credentials import Credentials
 from inorder.wire.requests.transactions import PendingTransaction
 
 __all__ = [
+    "Acls",
     "Admin",
     "Batch",
     "BrokerNode",
@@ -55,9 +57,12 @@ __all__ = [
     "QueueOffsets",
     "QueueView",
     "ResetTarget",
+    "RuleView",
     "TopicResize",
     "TopicView",
     "Topics",
+    "UserView",
+    "Users",
     "WaitingGroup",
 ]
 
@@ -88,6 +93,8 @@ class Admin:
         self.locks = Locks(self._access, self.cluster)
         self.parked = Parked(self._access, self.cluster)
         self.producers = Producers(self._access, self.cluster)
+        self.users = Users(self._access, self.cluster)
+        self.acls = Acls(self._access, self.cluster)
 
     async def close(self) -> None:
         """Close the connections; a second call does nothing."""
