@@ -18,16 +18,13 @@ from typing import Final
 
 from inorder.access.addresses import NoPattern, networks
 from inorder.access.plainyaml import Items, Node, Pairs, Place, Scalar, read
+from inorder.access.rules import KNOWN_SECRETS, SECRET_CHARS_GOOD
 from inorder.errors import ConfigError
-from inorder.wire.names import RETRY_PREFIX
+from inorder.wire.names import RETRY_PREFIX, TRACE_TOPIC
 
 KEY_CHARACTERS_MIN: Final = 7
 KEY_CHARACTERS_MAX: Final = 255
 ACCOUNTS_MAX: Final = 10_000
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-"""Every account may send there in RocketMQ 4."""
-WEAK_SECRETS: Final = frozenset(("12345678", "1234567890", "password"))
-SECRET_CHARACTERS_GOOD: Final = 12
 
 _TOP: Final = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
 _ACCOUNT: Final = (
@@ -74,7 +71,7 @@ class Account:
     place: Place
 
     def on_topic(self, name: str) -> Rights:
-        """Return the rights on a topic."""
+        """Return the rights on a topic; everybody may send traces."""
         if name.startswith(RETRY_PREFIX):
             return self.on_group(name.removeprefix(RETRY_PREFIX))
         rights = self.topics.get(name, self.default_topic)
@@ -167,7 +164,7 @@ class _Reader:
             return
         if len(self._found) >= ACCOUNTS_MAX:
             place.refuse(f"more than {ACCOUNTS_MAX} accounts")
-        if secret in WEAK_SECRETS or secret == name or len(secret) < SECRET_CHARACTERS_GOOD:
+        if len(secret) < SECRET_CHARS_GOOD and secret not in KNOWN_SECRETS:
             self._remark(
                 node.keys["secretKey"],
                 f"the secret of {name} is kept, and easy to guess; change it soon",

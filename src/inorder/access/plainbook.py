@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from inorder.access.plainacl import DENY, TRACE_TOPIC, Account, PlainAccounts, Remark, Rights
+from inorder.access.plainacl import DENY, Account, PlainAccounts, Remark, Rights
 from inorder.access.rules import (
     ENTRIES_MAX,
     KNOWN_SECRETS,
@@ -38,6 +38,7 @@ from inorder.access.rules import (
     parse_source,
 )
 from inorder.errors import BrokerError
+from inorder.wire.names import TRACE_TOPIC
 
 _CUSTOM: Final = PolicyType.CUSTOM
 _DEFAULT: Final = PolicyType.DEFAULT

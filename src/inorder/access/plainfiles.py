@@ -16,6 +16,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -113,6 +114,17 @@ def _below(folder: Path, depth: int) -> list[Path]:
 def read_accounts(sources: tuple[Source, ...]) -> PlainAccounts:
     """Return the accounts of files; raises ConfigError with file, line and column."""
     return accounts((one.name, decode(one.content, one.name)) for one in sources)
+
+
+def read_given(paths: Sequence[Path]) -> tuple[Book, tuple[Remark, ...]]:
+    """Return users and rules of files and of homes, and what is not kept; raises ConfigError."""
+    sources: list[Source] = []
+    for path in paths:
+        if path.is_dir():
+            sources += read_home(path)
+        else:
+            sources.append(read_file(path, str(path), BYTES_MAX))
+    return book_of(read_accounts(tuple(sources)))
 
 
 class PlainWatch:
