@@ -54,6 +54,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.@|-]+")
 class Action(IntFlag):
     """What is done; a set of actions is their sum."""
 
+    __hash__ = int.__hash__  # Enum's own is ten times slower
+
     PUB = 1
     SUB = 2
     CREATE = 4
@@ -81,6 +83,8 @@ ROUTE_READS: Final = Action.PUB | Action.SUB | Action.GET
 
 class Kind(IntEnum):
     """The type of a resource."""
+
+    __hash__ = int.__hash__
 
     ANY = 0
     CLUSTER = 1
@@ -271,6 +275,8 @@ def decide(
 
 def group_of_topic(topic: str) -> str | None:
     """Return the group whose retries, dead letters or parked messages a topic holds."""
+    if topic[:1] != "%":
+        return None
     for prefix in GROUP_PREFIXES:
         if topic.startswith(prefix):
             return topic.removeprefix(prefix)

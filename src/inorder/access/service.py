@@ -360,7 +360,7 @@ class Guard:
         self._owners: dict[Brought, tuple[str, int]] = {}
         self._owned_by: dict[str, int] = {}
         self._macs: dict[str, hmac.HMAC] = {}
-        self._verdicts: dict[tuple[str, Kind, str, int, bytes], Verdict] = {}
+        self._verdicts: dict[tuple[str, Need, bytes], Verdict] = {}
         self.admitted = 0
         self.refusals: dict[Reason, int] = {}
         self.counted: dict[tuple[str, int], int] = {}
@@ -509,12 +509,18 @@ class Guard:
         except InorderError as error:
             remark = error.remark if isinstance(error, BrokerError) else str(error)
             raise _Refusal(Reason.UNREADABLE, remark) from None
-        cluster = self._cluster or command.fields.get("clusterName") or CLUSTER
-        found = tuple(
-            one._replace(name=cluster) if one.kind is Kind.CLUSTER else one for one in found
-        )
+        for one in found:
+            if one.kind is Kind.CLUSTER:
+                found = self._with_cluster(found, command)
+                break
         self._check_needs(user, found, host)
         return found
+
+    def _with_cluster(self, needs: tuple[Need, ...], command: Command) -> tuple[Need, ...]:
+        cluster = self._cluster or command.fields.get("clusterName") or CLUSTER
+        return tuple(
+            one._replace(name=cluster) if one.kind is Kind.CLUSTER else one for one in needs
+        )
 
     def _check_needs(self, user: User, needs: tuple[Need, ...], host: bytes) -> None:
         if user.is_super:
@@ -529,7 +535,7 @@ class Guard:
 
     def _verdict(self, user: User, need: Need, host: bytes) -> Verdict:
         address = host[:-4]
-        key = (user.name, need.kind, need.name, int(need.actions), address)
+        key = (user.name, need, address)
         found = self._verdicts.get(key)
         if found is None:
             if not reachable(need.kind, need.name, need.actions, own_topics=self._own_topics):

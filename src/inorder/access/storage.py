@@ -53,6 +53,7 @@ class AccessFile:
         self._unseal = unseal
         self.path = path
         self._draft = path.with_name(path.name + ".tmp")
+        self._directory_is_durable = False
 
     def __repr__(self) -> str:
         return f"AccessFile({str(self.path)!r})"
@@ -110,7 +111,10 @@ class AccessFile:
             OSError: the old content counts, or the new one if only the directory is not synced.
         """
         content = encode_book(book, self._seal)
-        self._files.makedirs(self.path.parent)
+        if not self._directory_is_durable:  # also one that a killed run has just made
+            self._files.makedirs(self.path.parent)
+            self._files.fsync_dir(self.path.parent.parent)
+            self._directory_is_durable = True
         self._files.remove(self._draft)
         file = self._files.open(self._draft, create=True)
         try:

@@ -95,6 +95,7 @@ def _create_stopped(user: User, data: str, key_file: str) -> None:
 
     files, folder = OsFiles(), Path(data)
     files.makedirs(folder)
+    files.fsync_dir(folder.absolute().parent)
     try:
         with files.lock(folder / "lock", b""):
             file = open_file(files, folder / "inorder" / NAME, key_file)
