@@ -800,13 +800,18 @@ def acl_file(data: bytes) -> None:
     try:
         found = plainacl.accounts([("f.yml", text)])
     except ConfigError as error:
-        assert str(error).startswith("f.yml")
-        assert "battery-staple" not in str(error)
-        raise
+        said = str(error)
+        found = None
+    if found is None:
+        assert said.startswith("f.yml")
+        assert "battery-staple" not in said
+        return
     for name, account in found.accounts.items():
         assert name == account.access_key
         assert min(len(name), len(account.secret_key)) >= plainacl.KEY_CHARACTERS_MIN
-        assert text.count(name) or "\\" in text or "''" in text, "a name that the file does not have"
+        assert text.count(name) or "\\" in text or "''" in text, (
+            "a name that the file does not have"
+        )
     assert all(1 <= one.place.line <= text.count("\n") + 1 for one in found.remarks)
 
 

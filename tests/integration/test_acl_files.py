@@ -57,9 +57,7 @@ accounts:
 - accessKey: example1
   secretKey: 12345678
 """
-SECRETS_HERE = {
-    name: f"{name}-secret" for name in ("appuser1", "appuser2", "faraway1", "operator")
-}
+SECRETS_HERE = {name: f"{name}-secret" for name in ("appuser1", "appuser2", "faraway1", "operator")}
 
 
 @pytest.fixture

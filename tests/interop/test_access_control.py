@@ -1,4 +1,4 @@
-"""Stock clients with right, wrong, missing and disabled credentials, at servers that control access.
+"""Stock clients with right, wrong, missing and disabled credentials, where access is controlled.
 
 Each client starts once and plays all cases. What is stored is read by hand, as the super user.
 """
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 COUNT = 8
 NAMES = ("cpp-0.4.4", "ali-ons-3.12", "go-2.1.2", "java-4.9.8-binary", "java-5.3.3-json")
+NOTHING: dict[int, list[int]] = {queue: [] for queue in range(QUEUES)}
 HOME = "-Drocketmq.home.dir=."
 
 
@@ -114,7 +115,7 @@ def test_a_client_works_with_right_credentials_and_changes_nothing_with_others(
             assert server.state(topic, group) == before, who
         refused = server.refused()
         assert produce(client, other, 200, **right) != ""
-        assert server.stored(other) == dict.fromkeys(range(QUEUES), [])
+        assert server.stored(other) == NOTHING
         with server.raw() as raw:  # the client knows its route: now the broker itself refuses
             raw.call(3002, {"username": sender}, b'{"userStatus":"disable"}')
         error = produce(client, topic, 300, **right)
@@ -304,7 +305,7 @@ def test_an_installation_of_rocketmq_4_moves_without_new_keys(tmp_path: Path) ->
             assert "CODE: 16" in error, error
             # The address is a white one of the file, and skips nothing.
             assert "CODE: 16" in produce(client, "acl_orders", 0)
-            assert server.stored("acl_audit") == dict.fromkeys(range(QUEUES), [])
+            assert server.stored("acl_audit") == NOTHING
             assert server.stored("acl_orders") == as_sent(0, COUNT)
         assert "the global white address 127.0.0.1 is not kept" in server.log()
         assert "secret-of-" not in server.log()

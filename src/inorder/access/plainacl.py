@@ -42,7 +42,9 @@ class Rights:
 
     def __str__(self) -> str:
         """Return RocketMQ's words."""
-        return "|".join(word for word, has in (("PUB", self.pub), ("SUB", self.sub)) if has) or "DENY"
+        return (
+            "|".join(word for word, has in (("PUB", self.pub), ("SUB", self.sub)) if has) or "DENY"
+        )
 
 
 DENY: Final = Rights()
@@ -245,7 +247,9 @@ class _Reader:
         for node in _items(account.nodes.get("groupPerms")):
             word, name, rights = self._permission(node)
             if name.startswith(RETRY_PREFIX):
-                self._remark(word.place, f"{name} is no group name: write it without {RETRY_PREFIX}")
+                self._remark(
+                    word.place, f"{name} is no group name: write it without {RETRY_PREFIX}"
+                )
             self._put(groups, name, rights, word)
         for node in _items(account.nodes.get("topicPerms")):
             word, name, rights = self._permission(node)
@@ -259,7 +263,9 @@ class _Reader:
         word = _scalar(node)
         parts = [part for part in word.text().split("=") if part]
         if len(parts) != 2 or not parts[0].strip():
-            word.place.refuse("a permission is written NAME=PUB, NAME=SUB, NAME=PUB|SUB or NAME=DENY")
+            word.place.refuse(
+                "a permission is written NAME=PUB, NAME=SUB, NAME=PUB|SUB or NAME=DENY"
+            )
         name = parts[0].strip()
         if "*" in name:
             self._remark(

@@ -42,6 +42,7 @@ from inorder.wire.names import TRACE_TOPIC
 
 _CUSTOM: Final = PolicyType.CUSTOM
 _DEFAULT: Final = PolicyType.DEFAULT
+_FIRST: Final = Version()
 
 
 def user_of(account: Account) -> User:
@@ -85,7 +86,7 @@ def _actions(rights: Rights) -> Action:
     return (Action.PUB if rights.pub else Action(0)) | (Action.SUB if rights.sub else Action(0))
 
 
-def book_of(found: PlainAccounts, version: Version = Version()) -> tuple[Book, tuple[Remark, ...]]:
+def book_of(found: PlainAccounts, version: Version = _FIRST) -> tuple[Book, tuple[Remark, ...]]:
     """Return users and rules, and a remark on each line that is not kept."""
     users: dict[str, User] = {}
     entries: dict[str, tuple[Entry, ...]] = {}

@@ -1,10 +1,10 @@
 """The ACL files of a RocketMQ installation, found and read again when their content changes.
 
     HOME/conf/acl/**/*.yml, *.yaml     in the order of their paths
-    HOME/conf/plain_acl.yml            last, so an account that stands in both is that of acl/
+    HOME/conf/plain_acl.yml            last: an account that stands in both is that of acl/
 
-As in RocketMQ, files are looked for below its home, and `tools.yml` (the keys of mqadmin) is none of
-them. Here the content counts, not the time of change: a copy with an old date is seen, a touched
+As in RocketMQ, files are looked for below its home, and `tools.yml` (the keys of mqadmin) does not
+count. Here the content counts, not the time of change: a copy with an old date is seen, a touched
 file is not. A file that cannot be read, or says nothing that is understood, changes nothing: the
 accounts of before stay, and one line in the log says why. At the start it is an error.
 """
@@ -51,7 +51,7 @@ class Source:
 
 
 def read_home(home: Path) -> tuple[Source, ...]:
-    """Read the files of a home; raises ConfigError if there is no `conf` or a file is unreadable."""
+    """Read the files of a home; raises ConfigError: there is no `conf`, or a file is unreadable."""
     conf = home / "conf"
     if not conf.is_dir():
         raise ConfigError(

@@ -3,11 +3,11 @@
     mappings and lists by indentation     lists and mappings in brackets, also over several lines
     plain words, 'single', "double"       comments, one `---` at the top
 
-Refused, with line and column: tabs outside of quotes, anchors, aliases, tags, block text (`|`, `>`),
-values that go on in the next line, keys that occur twice, a second document. So is a plain word that
-YAML 1.1 reads as a number, a date or yes and no although it is meant as text, if its text would
-change: RocketMQ 4 and 5 differ there, and a secret must not depend on that. Reading takes time in
-proportion to the text, and nests no deeper than `DEPTH_MAX`.
+Refused, with line and column: tabs outside of quotes, anchors, aliases, tags, block text (`|`,
+`>`), values that go on in the next line, keys that occur twice, a second document. So is a plain
+word that YAML 1.1 reads as a number, a date or yes and no although it is meant as text, if its text
+would change: RocketMQ 4 and 5 differ there, and a secret must not depend on that. Reading takes
+time in proportion to the text, and nests no deeper than `DEPTH_MAX`.
 
 Why this is no YAML library: decision 1.
 """
@@ -24,7 +24,9 @@ CHARACTERS_MAX: Final = 1024 * 1024
 DEPTH_MAX: Final = 8
 
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?=:(?: |$))")
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_CONTROL: Final = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]"
+)
 _TAB: Final = "a tab; write blanks, or put text with tabs into quotes"
 _AFTER_COLON: Final = ("", " "), ("", " ", ",", "[", "]", "{", "}")
 """What makes a colon the end of a key: outside of brackets, and within."""
@@ -122,7 +124,7 @@ def read(text: str, file: str) -> Node:
 
 
 class _Reader:
-    """Reads lines; a dash that opens an item becomes a blank, so that its content stands indented."""
+    """Reads lines; a dash that opens an item becomes a blank, and its content stands indented."""
 
     def __init__(self, text: str, file: str) -> None:
         self._file = file
@@ -365,7 +367,7 @@ class _Reader:
 
     def _quoted(self, column: int) -> tuple[Scalar, int]:
         line, place = self._lines[self._row], self._place(column=column)
-        quote, at, parts = line[column], column + 1, []
+        quote, at, parts = line[column], column + 1, list[str]()
         while at < len(line):
             here = line[at]
             if here == quote:

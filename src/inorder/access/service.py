@@ -171,8 +171,8 @@ class Watcher(Protocol):
 class Accounts:
     """The users and rules of one server. A change is on disk before it counts.
 
-    Accounts of RocketMQ's ACL files come in addition. Whoever changes one takes it over into our own
-    file, with its rules; from then on that counts, whatever its file says.
+    Accounts of RocketMQ's ACL files come in addition. Whoever changes one takes it over into our
+    own file, with its rules; from then on that counts, whatever its file says.
     """
 
     def __init__(self, file: AccessFile, clock: Clock, plain: PlainWatch | None = None) -> None:

@@ -74,7 +74,12 @@ def read(lines: str = "", *, head: str = "") -> PlainAccounts:
     """Read a file with one account."""
     body = "".join(f"    {line}\n" for line in lines.splitlines())
     return accounts(
-        [("f.yml", f"{head}accounts:\n  - accessKey: appuser1\n    secretKey: long-enough-1\n{body}")]
+        [
+            (
+                "f.yml",
+                f"{head}accounts:\n  - accessKey: appuser1\n    secretKey: long-enough-1\n{body}",
+            )
+        ]
     )
 
 
@@ -169,7 +174,9 @@ def test_addresses_of_an_account_narrow_it(pattern: str, addresses: tuple[str, .
 def test_of_an_account_in_two_files_the_first_counts() -> None:
     """So it is in RocketMQ; the second is remarked with the place of the first."""
     text = "accounts:\n- accessKey: appuser1\n  secretKey: {}-long-secret\n"
-    found = accounts([("acl/a.yml", text.format("first")), ("plain_acl.yml", text.format("second"))])
+    found = accounts(
+        [("acl/a.yml", text.format("first")), ("plain_acl.yml", text.format("second"))]
+    )
     assert found.accounts["appuser1"].secret_key == "first-long-secret"
     assert [str(one) for one in found.remarks] == [
         "plain_acl.yml, line 2: the account appuser1 is ignored: acl/a.yml, line 2 has it already"
@@ -244,5 +251,5 @@ def test_weak_secrets_are_remarked() -> None:
 
 def test_bytes_that_are_no_text_are_refused() -> None:
     """UTF-8 only, as RocketMQ writes it."""
-    with pytest.raises(ConfigError, match="f.yml is not UTF-8 text: byte 3"):
+    with pytest.raises(ConfigError, match=r"f\.yml is not UTF-8 text: byte 3"):
         decode(b"abc\xff", "f.yml")

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from inorder.access.plainacl import Account, PlainAccounts, Rights, accounts
+from inorder.access.plainacl import DENY, Account, PlainAccounts, Rights, accounts
 from inorder.access.plainbook import book_of, entries_of, merged
 from inorder.access.plainyaml import Place
 from inorder.access.rules import (
@@ -30,8 +30,8 @@ HERE, THERE = ip_address("10.1.1.7").packed, ip_address("10.2.1.7").packed
 
 def make(
     *,
-    default_topic: Rights = Rights(),
-    default_group: Rights = Rights(),
+    default_topic: Rights = DENY,
+    default_group: Rights = DENY,
     topics: dict[str, Rights] | None = None,
     groups: dict[str, Rights] | None = None,
     addresses: tuple[str, ...] = (),
@@ -150,7 +150,7 @@ def test_entries_stand_in_the_order_in_which_they_decide() -> None:
 def test_a_user_of_our_own_file_comes_before_an_account() -> None:
     """With its rules alone; the other accounts stay as they are."""
     text = "accounts:\n" + "".join(
-        f"- accessKey: appuser{number}\n  secretKey: long-enough-{number}\n  defaultTopicPerm: PUB\n"
+        f"- accessKey: appuser{number}\n  secretKey: long-enough{number}\n  defaultTopicPerm: PUB\n"
         for number in (1, 2)
     )
     plain, _ = book_of(accounts([("f", text)]), Version(50, 2))

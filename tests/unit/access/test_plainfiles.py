@@ -42,7 +42,14 @@ def loaded(home: Path) -> PlainWatch:
 
 def test_files_of_acl_come_first_in_the_order_of_their_paths(home: Path) -> None:
     """With those in folders; not the keys of mqadmin, not hidden files, not other endings."""
-    for name in ("acl/b.yml", "acl/a.yaml", "acl/in/c.yml", "acl/tools.yml", "acl/.d.yml", "acl/e.txt"):
+    for name in (
+        "acl/b.yml",
+        "acl/a.yaml",
+        "acl/in/c.yml",
+        "acl/tools.yml",
+        "acl/.d.yml",
+        "acl/e.txt",
+    ):
         put(home, name, "")
     assert [one.name for one in read_home(home)] == [
         "conf/acl/a.yaml", "conf/acl/b.yml", "conf/acl/in/c.yml", "conf/plain_acl.yml",
