@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -157,8 +157,8 @@ def import_(
 
 
 async def _import(admin: Admin, book: Book) -> dict[str, str]:
-    """Create each user with its rules; return what became of it."""
-    from inorder.access.records import acl_info
+    """Create each user with its rules, what is denied first; return what became of it."""
+    from inorder.access.rules import PolicyType, action_names
     from inorder.errors import BrokerError
 
     outcomes = {}
@@ -170,9 +170,19 @@ async def _import(admin: Admin, book: Book) -> dict[str, str]:
                 raise
             outcomes[name] = _THERE
             continue
-        info = acl_info(name, book.entries.get(name, ()))
-        if info is not None:
-            await admin.acls.put(info)
+        alike: dict[Any, list[str]] = {}
+        for one in sorted(book.entries.get(name, ()), key=lambda one: one.allow):
+            kind = one.allow, one.actions, one.sources, one.type
+            alike.setdefault(kind, []).append(str(one.resource))
+        for (allow, actions, sources, policy), resources in alike.items():
+            await admin.acls.set(
+                name,
+                resources,
+                action_names(actions),
+                allow=allow,
+                sources=map(str, sources),
+                default=policy is PolicyType.DEFAULT,
+            )
         outcomes[name] = _CREATED
     return outcomes
 

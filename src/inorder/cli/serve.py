@@ -8,6 +8,7 @@ stand in `inorder.config`. How a server runs and stops is in `running.py`, how s
 from __future__ import annotations
 
 import dataclasses
+import json
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -76,7 +77,8 @@ def up(
     """Start a name server and a broker in one process, or several brokers in one process each.
 
     --set means the broker; write --set nameserver.NAME=VALUE for the name server. A properties
-    file of RocketMQ, given with --config, means the broker too. TLS settings mean both.
+    file of RocketMQ, given with --config, means the broker too. Settings of TLS and of access mean
+    both.
 
     With --brokers 3 there are broker-a, broker-b and broker-c, on --broker-port and 10 and 20 above
     it, with their files in --data, --data/broker-b and --data/broker-c. A topic that is created
@@ -109,9 +111,12 @@ def up(
         below = str(Path(broker.config.data) / "namesrv")
         namesrv_config = dataclasses.replace(namesrv_config, data=below)
     namesrv_config = _same_tls(broker, namesrv, namesrv_config)
+    one_process = (brokers or 1) == 1
+    access = _same_access(broker.config, namesrv, namesrv_config, one_process=one_process)
+    broker_config, namesrv_config = access
     _warn(broker, namesrv)
-    _check_left_out(broker.config, brokers)
-    broker_config = _advertised(broker.config)
+    _check_left_out(broker_config, brokers)
+    broker_config = _advertised(broker_config)
     if brokers is not None and brokers > 1:
         _serve_many(
             namesrv_config,
@@ -331,6 +336,37 @@ def _same_tls(
         if namesrv.values[f"net.{name}"].origin == "default"
     }
     return dataclasses.replace(config, net=dataclasses.replace(config.net, **changes))
+
+
+def _same_access(
+    broker: BrokerConfig,
+    namesrv: Loaded[NameServerConfig],
+    config: NameServerConfig,
+    *,
+    one_process: bool,
+) -> tuple[BrokerConfig, NameServerConfig]:
+    """Apply the broker's access control to its name server, where that has no setting of its own.
+
+    In one process the two need no credentials for each other from the user: new ones are made at
+    each start. Name servers of RocketMQ 4 control nothing, so its switch alone means the broker.
+    """
+    access = broker.access
+    own = [
+        name
+        for name, value in namesrv.values.items()
+        if name.startswith("access.") and value.origin != "default"
+    ]
+    if own or access.effective_level == "off" or access.only_plain:
+        return broker, config
+    if one_process and not access.inner_credentials:
+        from inorder.access.storage import new_secret
+
+        made = json.dumps({"accessKey": "inorder-up", "secretKey": new_secret()})
+        access = dataclasses.replace(access, inner_credentials=made)
+    return (
+        dataclasses.replace(broker, access=access),
+        dataclasses.replace(config, access=dataclasses.replace(access, acl_enable=False)),
+    )
 
 
 def _over(sets: dict[str, Raw], **options: Raw | None) -> dict[str, Raw | None]:

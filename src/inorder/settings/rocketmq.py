@@ -191,7 +191,7 @@ _NAME_SERVER: Final = """
 BROKER_NAMES: Final = frozenset(_BROKER.split())
 NAME_SERVER_NAMES: Final = frozenset(_NAME_SERVER.split()) | {
     # RocketMQ's name server checks nothing; inorder's takes the same settings as a broker.
-    "authenticationEnabled", "authenticationWhitelist", "authorizationEnabled",
+    "aclEnable", "authenticationEnabled", "authenticationWhitelist", "authorizationEnabled",
     "authorizationWhitelist", "initAuthenticationUser", "innerClientAuthenticationCredentials",
 }  # fmt: skip
 

@@ -169,11 +169,6 @@ class Acls:
         body = AclInfo(subject, (policy,)).encode()
         await self._cluster.each(lambda api: api.ask(UpdateAcl(subject), body))
 
-    async def put(self, info: AclInfo) -> None:
-        """Add all rules of a user in one request to every broker."""
-        body = info.encode()
-        await self._cluster.each(lambda api: api.ask(UpdateAcl(info.subject), body))
-
     async def delete(
         self, user: str, resource: str | None = None, *, default: bool = False
     ) -> None:
