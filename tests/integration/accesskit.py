@@ -76,9 +76,15 @@ class Caller:
         return await connect(self.connection.address)
 
 
-async def connect(address: str) -> Caller:
-    """Open a connection."""
-    return Caller(await Connection.open(address, NetConfig(), connect_timeout_ms=PATIENT_MS))
+async def connect(address: str, asked: list[Command] | None = None) -> Caller:
+    """Open a connection; what the server asks over it is put into the list."""
+    seen: list[Command] = [] if asked is None else asked
+    return Caller(
+        await Connection.open(
+            address, NetConfig(), connect_timeout_ms=PATIENT_MS,
+            on_request=lambda _, command: seen.append(command),
+        )
+    )  # fmt: skip
 
 
 def allow(broker: Broker, user: str, *entries: Entry, **changes: Any) -> None:

@@ -12,6 +12,7 @@ from inorder.access.rules import User
 from inorder.model import TopicQueue
 from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import BOUND, COUNTER, SESSION
+from inorder.wire.frame import frame
 from inorder.wire.header import Command
 from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 from inorder.wire.requests.leases import LockBatchBody
@@ -23,6 +24,7 @@ from tests.integration.accesskit import (
     SETTINGS,
     Caller,
     allow,
+    connect,
     entry,
     guarded,
     long_names,
@@ -44,13 +46,15 @@ def test_a_signed_send_is_stored_and_an_unsigned_one_is_not() -> None:
             assert answer.code == 0, answer
             assert stored(broker) == {("Orders", 1): 1}
             nobody = await caller.raw(Command.request(310, send_of("Orders"), b"2"))
-            assert (nobody.code, nobody.remark) == (16, "username cannot be null.")
+            assert nobody.code == 16
+            assert str(nobody.remark).startswith("username cannot be null")
             empty = {AK: "", **send_of("Orders")}
             empty[SIGNATURE] = sign(b"", content(empty, b"2"))
             assert (await caller.raw(Command.request(310, empty, b"2"))).code == 16
             for user, secret in (("alice", "another-secret"), ("nobody", None), ("bob", "")):
                 answer = await caller.ask(user, 310, send_of("Orders"), b"2", secret=secret)
-                assert (answer.code, answer.remark) == (16, "check signature failed.")
+                assert answer.code == 16
+                assert str(answer.remark).startswith("check signature failed")
             assert stored(broker) == {("Orders", 1): 1}
 
     asyncio.run(main())
@@ -94,7 +98,8 @@ def test_disabled_and_deleted_users_are_refused(serializer: int) -> None:
             broker.accounts.delete_user("bob", by="test", peer="")
             for user in ("alice", "bob", "nobody"):
                 answer = await ask(user, 310, send_of("A"), b"1", serializer=serializer)
-                assert (answer.code, answer.remark) == (16, "check signature failed.")
+                assert answer.code == 16
+                assert str(answer.remark).startswith("check signature failed")
             assert stored(broker) == {("A", 1): 1}
 
     asyncio.run(main())
@@ -518,6 +523,81 @@ def test_a_oneway_request_is_refused_in_silence() -> None:
             assert stored(broker) == {}
             assert broker.guard is not None
             assert sum(broker.guard.refusals.values()) == 1
+
+    asyncio.run(main())
+
+
+def raw_header(fields: str, code: str = '"code":310', end: str = "") -> bytes:
+    return f'{{{code},"extFields":{{{fields}}},"flag":0,"opaque":7,"version":0{end}}}'.encode()
+
+
+@pytest.mark.parametrize("serializer_code", ["310", "11"])
+def test_two_readings_of_one_header_are_one(serializer_code: str) -> None:
+    """A name that stands twice counts as it was judged: nothing reaches the other topic."""
+
+    async def main() -> None:
+        async with guarded() as (broker, _):
+            allow(broker, "alice", entry("Topic:A", "Pub,Sub"), entry("Group:g", "Sub"))
+            assert broker.accounts is not None
+            host, _, port = broker.address.rpartition(":")
+            for doubled in (("B", "A"), ("A", "B")):
+                if serializer_code == "310":
+                    fields, name = send_of(doubled[1]), "b"
+                else:
+                    fields, name = pull_of(doubled[1], "g", queueId="1"), "topic"
+                fields[AK] = "alice"
+                fields[SIGNATURE] = sign(SECRETS["alice"].encode(), content(fields, b"x"))
+                text = json.dumps(fields)[1:-1]
+                header = raw_header(f'"{name}":"{doubled[0]}",{text}', f'"code":{serializer_code}')
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(frame(0, header, b"x"))
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                answer = await reader.readexactly(size)
+                writer.close()
+                assert (b'"code":16' in answer) is (doubled[1] == "B"), answer
+                assert "B" not in broker.topics
+            if serializer_code == "310":
+                assert stored(broker) == {("A", 1): 1}
+
+    asyncio.run(main())
+
+
+def test_a_code_that_stands_twice_is_served_as_it_was_judged() -> None:
+    """The first digits of a header do not choose the way past the guard."""
+
+    async def main() -> None:
+        async with guarded() as (broker, _):
+            allow(broker, "alice", entry("Topic:A", "Sub"), entry("Group:g", "Sub"))
+            fields = {**send_of("A"), **pull_of("A", "g"), AK: "alice"}
+            fields[SIGNATURE] = sign(SECRETS["alice"].encode(), content(fields, b"x"))
+            host, _, port = broker.address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            header = raw_header(json.dumps(fields)[1:-1], end=',"code":11')
+            writer.write(frame(0, header, b"x"))
+            await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+            writer.close()
+            assert stored(broker) == {}
+
+    asyncio.run(main())
+
+
+def test_handlers_and_consumers_see_no_credentials() -> None:
+    """What the broker passes on to a consumer has neither the name nor the signature."""
+
+    async def main() -> None:
+        async with guarded(shutdown_timeout_ms=100) as (broker, caller):
+            wanted = (parse_subscription("A", "*"),)
+            beat = ClientHeartbeat("c1", (ConsumerData("g", subscriptions=wanted),)).encode()
+            passed: list[Command] = []
+            consumer = await connect(broker.address, passed)
+            assert (await consumer.ask("root", 34, {}, beat)).code == 0
+            asked = asyncio.create_task(
+                caller.ask("root", 307, {"consumerGroup": "g", "clientId": "c1"})
+            )
+            await until(lambda: any(one.code == 307 for one in passed))
+            (seen,) = [one for one in passed if one.code == 307]
+            assert not {AK, SIGNATURE, SESSION} & seen.fields.keys()
+            asked.cancel()
 
     asyncio.run(main())
 

@@ -151,6 +151,21 @@ async def _administer(namesrv: str) -> None:
         await consumer.commit()
 
 
+def test_a_greeting_without_an_answer_is_repeated() -> None:
+    """No other request goes over a connection whose session is not known."""
+    config = inorder.ClientConfig(request_timeout_ms=300)
+    with (
+        inspected(ALICE) as seen,
+        inorder.testing.broker(credentials=ALICE, client=config) as broker,
+        broker.producer() as producer,
+    ):
+        broker.drop(code=R.HEART_BEAT)
+        producer.send("orders", b"x")
+        assert [message.body for message in broker.messages("orders")] == [b"x"]
+    assert seen.wrong == []
+    assert seen.in_sessions[R.SEND_MESSAGE_V2] == 1
+
+
 def test_the_environment_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an argument would; also a session that was made by hand."""
     monkeypatch.setenv("INORDER_ACCESS_KEY", ALICE.access_key)

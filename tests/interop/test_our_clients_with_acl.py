@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 
 import inorder
+import inorder.aio
 from bench.process import free_ports
 from bench.rocketmq import RocketMQBroker
 from inorder import AccessDenied, Credentials
 from inorder.cli.contents import app
+from inorder.wire.header import Command
+from inorder.wire.replies import succeeded
 from tests.interop.rocketmq import HEAP, ended, real_name_server
 from tests.kit.commands import CliRunner
 
@@ -36,6 +40,8 @@ SETTINGS = {
         {"accessKey": INNER.access_key, "secretKey": INNER.secret_key}
     ),
 }
+AUTH_CREATE_USER = 3001
+AUTH_CREATE_ACL = 3006
 QUEUES = 4
 COUNT = 60
 
@@ -51,6 +57,28 @@ class Served:
         with inorder.Admin(self.namesrv, credentials=ROOT) as admin:
             admin.topics.create(name, queues=QUEUES)
         return name
+
+    def user(self, name: str, actions: list[str], *resources: str) -> Credentials:
+        """Create a normal user who may do this, as the super user."""
+        who = Credentials(name, f"the-secret-of-{name}")
+        info = {"username": name, "password": who.secret_key, "userType": "Normal"}
+        entries = [{"resource": one, "actions": actions, "decision": "Allow"} for one in resources]
+        acl = {
+            "subject": f"User:{name}",
+            "policies": [{"policyType": "Custom", "entries": entries}],
+        }
+        asyncio.run(self._ask(AUTH_CREATE_USER, {"username": name}, info))
+        asyncio.run(self._ask(AUTH_CREATE_ACL, {"subject": f"User:{name}"}, acl))
+        return who
+
+    async def _ask(self, code: int, fields: dict[str, str], body: object) -> None:
+        async with inorder.aio.Session(self.namesrv, credentials=ROOT) as session:
+            (address,) = [
+                one.addresses[0] for one in (await session.cluster_info()).brokers.values()
+            ]
+            connection = (await session.broker_at(address)).connection
+            command = Command.request(code, fields, json.dumps(body).encode())
+            succeeded(await connection.request(command, 5000))
 
     def stored(self, topic: str) -> list[bytes]:
         """Return what is stored, as the super user sees it."""
@@ -150,6 +178,27 @@ def test_consumers_sign(served: Served, order: str | None) -> None:
             assert mine == sorted(set(mine))
     with inorder.Admin(served.namesrv, credentials=ROOT) as admin:
         assert sum(one.lag for one in admin.groups.lag(f"acl-{order}", topic)) == 0
+
+
+@pytest.mark.parametrize("actions", [["Pub", "Sub"], ["Pub", "Sub", "Get"]])
+def test_a_normal_user_works_with_its_own_topic_and_group(
+    served: Served, actions: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sends and consumes what its rules allow; another topic is refused by name."""
+    name = f"bob{len(actions)}"
+    topic, other = served.topic(f"AclOwn{len(actions)}"), served.topic(f"AclOther{len(actions)}")
+    bob = served.user(name, actions, f"Topic:{topic}", f"Group:{name}")
+    with inorder.Producer(served.namesrv, credentials=bob) as producer:
+        for number in range(20):
+            producer.send(topic, str(number).encode(), key=f"k{number % 5}")
+        with pytest.raises(AccessDenied, match=rf"User:{name} has no permission .*{other}"):
+            producer.send(other, b"no")
+    assert served.stored(other) == []
+    handled: list[bytes] = []
+    consumer = inorder.Consumer(served.namesrv, group=name, consume_from="first", credentials=bob)
+    consumer.on(topic)(lambda message: handled.append(message.body))
+    with consumer:
+        wait(lambda: len(set(handled)) == 20, f"all is handled: {caplog.messages}", 30)
 
 
 def test_a_refused_consumer_asks_slowly_and_says_so(

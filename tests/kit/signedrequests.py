@@ -40,7 +40,12 @@ class Inspection:
     def __init__(self, credentials: Credentials, *, sessions: bool = True) -> None:
         self.credentials = credentials
         self.sessions = sessions
-        self.connections: list[Inspected] = []
+        self.of: dict[accepted.ServerConnection, Inspected] = {}
+
+    @property
+    def connections(self) -> list[Inspected]:
+        """The connections, in the order in which they spoke first."""
+        return list(self.of.values())
 
     @property
     def of_clients(self) -> list[Inspected]:
@@ -87,7 +92,6 @@ class Inspected(FrameDecoder):
         self.asked: set[int] = set()
         self.session = ""
         self.counter = 0
-        inspection.connections.append(self)
 
     def receive_data(self, data: bytes) -> list[RawFrame]:
         """Return the frames, inspected."""
@@ -101,7 +105,7 @@ class Inspected(FrameDecoder):
         if answer.request_id in self.asked:
             self.asked.discard(answer.request_id)
             if not self.session:
-                self.session = f"{self.inspection.connections.index(self):032x}"
+                self.session = f"{id(self):032x}"
             answer.fields[SESSION] = self.session
 
     def _inspect(self, command: Command, frame: RawFrame) -> None:
@@ -154,20 +158,33 @@ def _pairs(pairs: list[tuple[str, Any]]) -> Any:
 def inspected(credentials: Credentials, *, sessions: bool = True) -> Iterator[Inspection]:
     """Inspect the connections that servers of this process accept in the block."""
     inspection = Inspection(credentials, sessions=sessions)
-    decoder, send = accepted.FrameDecoder, accepted.ServerConnection.send
+    server_side = accepted.ServerConnection
+    decoder, send, receive = accepted.FrameDecoder, server_side.send, server_side.data_received
+    speaking: list[accepted.ServerConnection] = []
+
+    def decode(*args: Any) -> Inspected:
+        # A connection that is idle for long drops its decoder and makes another one.
+        (connection,) = speaking
+        return inspection.of.setdefault(connection, Inspected(inspection, *args))
+
+    def received(connection: accepted.ServerConnection, data: bytes) -> None:
+        speaking[:] = [connection]
+        receive(connection, data)
 
     def give(connection: accepted.ServerConnection, command: Command) -> None:
-        if command.is_response and isinstance(connection._decoder, Inspected):
-            connection._decoder.give(command)
+        if command.is_response and connection in inspection.of:
+            inspection.of[connection].give(command)
         send(connection, command)
 
-    accepted.FrameDecoder = lambda *args: Inspected(inspection, *args)  # type: ignore[assignment, misc]
-    accepted.ServerConnection.send = give  # type: ignore[method-assign]
+    accepted.FrameDecoder = decode  # type: ignore[assignment, misc]
+    server_side.send = give  # type: ignore[method-assign]
+    server_side.data_received = received  # type: ignore[method-assign]
     try:
         yield inspection
     finally:
         accepted.FrameDecoder = decoder  # type: ignore[misc]
-        accepted.ServerConnection.send = send  # type: ignore[method-assign]
+        server_side.send = send  # type: ignore[method-assign]
+        server_side.data_received = receive  # type: ignore[method-assign]
 
 
 _run: list[Any] = []

@@ -118,6 +118,10 @@ class Reason(Enum):
     TAKEN = "belongs to another user"
 
 
+FAILED_LOGINS: Final = frozenset((Reason.UNKNOWN, Reason.DISABLED, Reason.SIGNATURE))
+"""Refusals that somebody gets who guesses; limits count them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """A request that is refused, or would be: what the audit needs of it. It holds no secret."""
@@ -343,8 +347,13 @@ class Guard:
         lookups: Lookups | None = None,
         cluster: str = "",
         own_topics: frozenset[str] = frozenset((TRACE_TOPIC,)),
+        certified: Callable[[Peer], str | None] = lambda _: None,
     ) -> None:
-        """`draw` gives random bytes; `own_topics` are system topics to which clients send."""
+        """`draw` gives random bytes; `own_topics` are system topics to which clients send.
+
+        `certified` returns the user that a checked certificate of the peer names; such a user need
+        not sign.
+        """
         self.accounts = accounts
         self.level = config.effective_level
         self._enforces = self.level == "enforce"
@@ -354,6 +363,7 @@ class Guard:
         self._lookups = lookups or NoLookups()
         self._cluster = cluster
         self._own_topics = own_topics
+        self._certified = certified
         self._inner = inner_user(config.inner_credentials)
         self._inner_name = "" if self._inner is None else self._inner.name
         self._connections: dict[int, _Connection] = {}
@@ -383,7 +393,7 @@ class Guard:
 
     def _judge(self, connection: Peer, command: Command) -> Admission:
         known = self._connections.get(connection.id)
-        user, inner = self._authenticate(known, command)
+        user, inner = self._authenticate(connection, known, command)
         row = self._rows.get(command.code)
         needs: tuple[Need, ...] = ()
         if row is None:
@@ -412,9 +422,15 @@ class Guard:
 
     # -- who -------------------------------------------------------------------------------------
 
-    def _authenticate(self, known: _Connection | None, command: Command) -> tuple[User, bool]:
+    def _authenticate(
+        self, connection: Peer, known: _Connection | None, command: Command
+    ) -> tuple[User, bool]:
         fields = command.fields
         name, given = fields.get(AK), fields.get(SIGNATURE)
+        if name is None and given is None:
+            certified = self.accounts.book.users.get(self._certified(connection) or "")
+            if certified is not None and certified.enabled:
+                return certified, False
         if not name or not given:
             raise _Refusal(Reason.NO_NAME, NO_NAME)
         user = self.accounts.book.users.get(name)

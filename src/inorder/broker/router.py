@@ -58,9 +58,9 @@ from inorder.logs import get_logger
 from inorder.net.fairness import SHARE_MS
 from inorder.net.peerlog import Refusals
 from inorder.wire.codes import LanguageCode, RequestCode, ResponseCode
-from inorder.wire.extensions import NOTHING_STORED, SESSION, STORED
+from inorder.wire.extensions import BOUND, COUNTER, NOTHING_STORED, SESSION, STORED
 from inorder.wire.fields import decode_fields
-from inorder.wire.header import Command, decode_command
+from inorder.wire.header import JSON, Command, decode_command, encode_header
 from inorder.wire.requests import (
     connections,
     groups,
@@ -78,9 +78,10 @@ from inorder.wire.requests import (
     users,
 )
 from inorder.wire.requests.replies import REPLY_CODES
+from inorder.wire.signature import AK, SIGNATURE, TOKEN
 
 if TYPE_CHECKING:
-    from inorder.access.service import Admission
+    from inorder.access.service import Admission, Guard
     from inorder.broker.broker import Broker
     from inorder.net.accepted import ServerConnection
     from inorder.wire.frame import RawFrame
@@ -272,6 +273,7 @@ _DELETING: Final = frozenset(
     (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP)
 )
 _NEVER: Final = 1 << 62
+_CREDENTIALS: Final = (AK, SIGNATURE, SESSION, COUNTER, BOUND, TOKEN)
 _LOGGED_REFUSALS: Final = frozenset(
     (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL)
 )  # refusals that an operator should know of: the client is no match, and may not say so
@@ -305,14 +307,15 @@ class Router:
         broker = self._broker
         if connection.gone:
             frames = [one for one in frames if decode_command(one).code not in _NOT_OF_THE_GONE]
+        if self._guard is not None:
+            self._judge_frames(self._guard, connection, frames)
+            return
         sends, pulls = broker.sends, broker.pulls
         replies = PendingReplies(connection, broker.clock.now_ms())
         writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
         monotonic_ms = broker.clock.monotonic_ms
         ends_ms = monotonic_ms() + SHARE_MS if len(frames) > 1 else _NEVER
-        # Under a guard every frame is decoded and judged, and what was judged is served.
-        open_to_all = self._guard is None
-        plain = writable and sends.compiled and open_to_all
+        plain = writable and sends.compiled
         index, count = 0, len(frames)
         try:
             while index < count:
@@ -320,7 +323,7 @@ class Router:
                     connection.defer(frames[index:])
                     break
                 frame = serializer, header, body = frames[index]
-                start = header[:12] if serializer == 0 and open_to_all else b""
+                start = header[:12] if serializer == 0 else b""
                 if start[:11] == _PULL:
                     if pulls.pull_raw(connection, header):
                         if index & 3 == 3 and monotonic_ms() >= ends_ms:
@@ -358,14 +361,16 @@ class Router:
         if command.is_response:
             connection.take_response(command)
             return
+        self._serve_command(connection, command, replies, None)
+
+    def _serve_command(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        replies: PendingReplies,
+        admission: Admission | None,
+    ) -> None:
         try:
-            admission: Admission | None = None
-            if self._guard is not None:
-                judged = self._guard.admit(connection, command)
-                if isinstance(judged, Refused):
-                    self.refuse(connection, command, judged)
-                    return
-                admission = judged
             if command.code in SEND_CODES:
                 self._broker.sends.send_command(connection, command, replies)
             elif command.code in PULL_REQUESTS:
@@ -376,6 +381,97 @@ class Router:
             raise
         except Exception as error:  # the root of every request: nothing may escape unanswered
             self.fail(connection, command, error)
+
+    def _judge_frames(
+        self, guard: Guard, connection: ServerConnection, frames: list[RawFrame]
+    ) -> None:
+        """Serve the frames that the guard admits, in order.
+
+        Every frame is decoded and judged. The fast paths get what was judged, written anew: the
+        first reader of a header could take what another reader takes from its end.
+        """
+        broker = self._broker
+        replies = PendingReplies(connection, broker.clock.now_ms())
+        monotonic_ms = broker.clock.monotonic_ms
+        ends_ms = monotonic_ms() + SHARE_MS if len(frames) > 1 else _NEVER
+        sends: list[Command] = []
+        try:
+            for index, frame in enumerate(frames):
+                if connection.busy:
+                    connection.defer(frames[index:])
+                    break
+                command = decode_command(frame)
+                if command.is_response:
+                    connection.take_response(command)
+                    continue
+                admission = self._admit(guard, connection, command)
+                if admission is None:
+                    continue
+                if command.code in SEND_CODES and command.serializer == JSON:
+                    sends.append(command)
+                    continue
+                self._serve_sends(connection, sends, replies)
+                if (
+                    command.code != RequestCode.PULL_MESSAGE
+                    or command.serializer != JSON
+                    or not broker.pulls.pull_raw(connection, encode_header(command), admission)
+                ):
+                    self._serve_command(connection, command, replies, admission)
+                if ends_ms != _NEVER and monotonic_ms() >= ends_ms:
+                    connection.end_share()
+        finally:
+            # Also when a later frame is garbage: what was appended is written and answered.
+            try:
+                self._serve_sends(connection, sends, replies)
+            finally:
+                broker.ticks.take(replies)
+
+    def _admit(
+        self, guard: Guard, connection: ServerConnection, command: Command
+    ) -> Admission | None:
+        """Let the guard judge a request, and answer a refusal; handlers see no credentials."""
+        try:
+            judged = guard.admit(connection, command)
+        except Exception as error:  # a bug of the guard opens nothing
+            self.fail(connection, command, error)
+            return None
+        if isinstance(judged, Refused):
+            self.refuse(connection, command, judged)
+            return None
+        fields = command.fields
+        for name in _CREDENTIALS:
+            if name in fields:
+                del fields[name]
+        return judged
+
+    def _serve_sends(
+        self, connection: ServerConnection, commands: list[Command], replies: PendingReplies
+    ) -> None:
+        """Serve sends that were judged, by the fastest way that takes each; empty the list."""
+        if not commands:
+            return
+        broker, sends = self._broker, self._broker.sends
+        writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
+        frames: list[RawFrame] = [
+            (JSON, encode_header(one), one.body)  # type: ignore[misc]  # a frame's body is bytes
+            for one in commands
+        ]
+        index, count = 0, len(commands)
+        while index < count:
+            end = index
+            if writable:
+                if sends.compiled:
+                    end = sends.take_plain(connection, frames, index, replies)
+                if end == index:
+                    _, header, body = frames[index]
+                    long = commands[index].code == RequestCode.SEND_MESSAGE
+                    take = sends.send_long if long else sends.send_v2
+                    end += take(connection, header, body, replies)
+            if end == index:
+                self._serve_command(connection, commands[index], replies, None)
+                end += 1
+            index = end
+        commands.clear()
 
     def refuse(self, connection: ServerConnection, command: Command, refused: Refused) -> None:
         """Answer a request that the guard does not admit."""

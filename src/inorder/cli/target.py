@@ -24,10 +24,11 @@ its processes. How commands behave: decision 30.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -132,7 +133,7 @@ _WORDS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": Fals
 class Target:
     """A cluster: values under the names of `FIELDS`, each with its origin."""
 
-    values: Mapping[str, Value] = field(repr=False)
+    values: Mapping[str, Value] = dataclasses.field(repr=False)
 
     @property
     def name_servers(self) -> str:

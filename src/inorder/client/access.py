@@ -44,7 +44,7 @@ class Access:
         *,
         config: ClientConfig | None,
         tls: ssl.SSLContext | None,
-        credentials: Credentials | None,
+        credentials: Credentials | None = None,
         instance: str = "",
     ) -> None:
         self.session: Session | None = None

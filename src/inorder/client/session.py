@@ -37,6 +37,7 @@ from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
 from inorder.credentials import Credentials
 from inorder.errors import (
+    AccessDenied,
     AlreadyClosed,
     BrokerError,
     ConnectFailed,
@@ -661,7 +662,7 @@ class Session:
 
         RocketMQ's servers give none. A user may be set to send no request without one.
         """
-        with contextlib.suppress(InorderError):  # the first request will tell
+        with contextlib.suppress(BrokerError):  # the next request will tell its caller
             if connection.address in self._names.addresses:
                 timeout_ms = self.config.request_timeout_ms
                 await NameServerApi(connection, timeout_ms=timeout_ms).route(AUTO_CREATE_TOPIC)
@@ -731,6 +732,10 @@ async def _route_and_map(api: NameServerApi, topic: str) -> tuple[TopicRoute | N
         route = await api.route(topic)
     text = ""
     if topic != AUTO_CREATE_TOPIC:
-        with contextlib.suppress(BrokerError):  # it knows no map
+        try:
             text = await api.get_kv(NAMESPACE, topic) or ""
+        except AccessDenied:
+            raise
+        except BrokerError:
+            pass  # it knows no map
     return route, text

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from inorder.errors import AlreadyClosed, ConnectFailed
+from inorder.errors import AlreadyClosed, ConnectFailed, TransportError
 from inorder.net.connection import CONNECT_TIMEOUT_MS, Connection, OnDenied, OnLost, OnRequest
 from inorder.tasks import Backoff
 
@@ -166,6 +166,9 @@ class Pool:
         if self._greet is not None:
             try:
                 await self._greet(connection)
+            except TransportError as error:
+                connection.close("it did not answer the first request")
+                raise ConnectFailed(f"{address} does not answer: {error}") from error
             except BaseException:
                 connection.close("the client gave up")
                 raise

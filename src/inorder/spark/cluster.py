@@ -14,7 +14,6 @@ driver and executors have the files at the same path. How TLS works without conf
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import ssl
@@ -39,6 +38,7 @@ from inorder.client.rules.routes import (
 )
 from inorder.credentials import FILE, Credentials
 from inorder.errors import (
+    AccessDenied,
     BrokerError,
     CodeNotSupported,
     ConfigError,
@@ -206,12 +206,17 @@ class Servers:
         found = BlockingConnection(address, tls=self.context(), credentials=credentials)
         if credentials is not None:
             # The answer gives the session of the connection; RocketMQ's servers give none.
-            with contextlib.suppress(InorderError):  # the first request will tell
+            try:
                 if address in parse_name_servers(self.namesrv):
                     found.ask(GetRoute(AUTO_CREATE_TOPIC))
                 else:
                     beat = ClientHeartbeat(f"spark@{local_ip()}@{os.getpid()}")
                     found.ask(Heartbeat(), beat.encode())
+            except BrokerError:
+                pass  # the next request will tell
+            except BaseException:
+                found.close()
+                raise
         return found
 
     def options(self) -> dict[str, str]:
@@ -512,6 +517,8 @@ class Cluster:
                 found.append(self._connect(address).ask(request))
             except CodeNotSupported:  # every name server knows these requests
                 failures.append(ConfigError(no_name_server(address)))
+            except AccessDenied as error:
+                failures.append(error)
             except BrokerError:
                 continue  # this name server does not know the topic or key
             except TransportError as error:

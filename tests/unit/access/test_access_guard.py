@@ -117,6 +117,22 @@ def test_signatures_that_are_none_are_compared_as_bytes() -> None:
         assert isinstance(made.admit(Peer(), command), Refused)
 
 
+def test_a_certificate_may_name_the_user() -> None:
+    """Without a signature, and only if the user is there and enabled; a wrong signature counts."""
+    made = guard()
+    named = {1: "alice", 2: "nobody", 3: None}
+    made._certified = lambda peer: named[peer.id]
+    unsigned = Command.request(310, {"b": "A"})
+    assert [isinstance(made.admit(Peer(one), unsigned), Admission) for one in named] == [
+        True, False, False,
+    ]  # fmt: skip
+    assert isinstance(made.admit(Peer(1), Command.request(310, {"b": "B"})), Refused)
+    assert isinstance(made.admit(Peer(1), send("alice", "A", b"wrong")), Refused)
+    assert isinstance(made.admit(Peer(1), Command.request(310, {"b": "A", AK: ""})), Refused)
+    made.accounts.put_user(User("alice", SECRET, enabled=False), by="test", peer="")
+    assert isinstance(made.admit(Peer(1), unsigned), Refused)
+
+
 def test_verdicts_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until users or rules change."""
     monkeypatch.setattr(service, "VERDICTS_MAX", 10)

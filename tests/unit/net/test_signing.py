@@ -200,6 +200,9 @@ def test_a_refusal_of_a_client_without_credentials_says_so() -> None:
     assert answer.remark is not None
     assert answer.remark.startswith("username cannot be null; this client has no credentials")
     assert "INORDER_ACCESS_KEY" in answer.remark
+    signed_elsewhere = Said(16, "check signature failed.")
+    assert explain(signed_elsewhere, None)
+    assert signed_elsewhere.remark == "check signature failed."
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,9 @@ class Pulls:
 
     # -- entries ---------------------------------------------------------------------------------
 
-    def pull_raw(self, connection: ServerConnection, header: bytes) -> bool:
+    def pull_raw(
+        self, connection: ServerConnection, header: bytes, admission: Admission | None = None
+    ) -> bool:
         """Serve code 11 from its raw JSON header; False: it needs the general path."""
         try:
             request = self._decode(header)
@@ -200,7 +202,10 @@ class Pulls:
             return False
         if request.flag & FLAG_RESPONSE:
             return False
-        pull = Pull(connection, request.extFields, request.opaque, 0, oneway=bool(request.flag & 2))
+        pull = Pull(
+            connection, request.extFields, request.opaque, 0, oneway=bool(request.flag & 2),
+            admission=admission,
+        )  # fmt: skip
         self._start(pull)
         return True
 
