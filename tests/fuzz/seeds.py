@@ -53,7 +53,7 @@ ACL_FILES = (
     "globalWhiteRemoteAddresses:\n- 10.1.1.*\naccounts:\n  - accessKey: appuser1  # c\n"
     "    secretKey: 'battery-staple'\n    whiteRemoteAddress: 10.1.1.{1,2}\n    admin: false\n"
     "    defaultTopicPerm: DENY\n    topicPerms:\n      - a=PUB|SUB\n      - b=DENY\n",
-    'accounts:\n- {accessKey: appuser1, secretKey: "battery-staple",\n  topicPerms: [a=PUB, b=SUB]}\n'
+    'accounts:\n- {accessKey: appuser1, secretKey: "battery-staple",\n  topicPerms: [a=PUB]}\n'
     "dataVersion:\n- {counter: 1, timestamp: 1684290520350}\n",
 )
 

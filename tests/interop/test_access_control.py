@@ -10,18 +10,28 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.interop.driver import DriverFailed, by_queue
-from tests.interop.guarded import QUEUES, ROOT, USERS_AND_RULES, Guarded
-from tests.interop.stock import BY_NAME, SETTLE_S, Client, as_sent, running
+from tests.interop.guarded import QUEUES, ROOT, USERS_AND_RULES, Guarded, SignedClient
+from tests.interop.stock import BY_NAME, SETTLE_S, Client, Kind, as_sent, running
+from tests.interop.toolchains import JAVA_5, java
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 COUNT = 8
-NAMES = ("cpp-0.4.4", "ali-ons-3.12", "go-2.1.2", "java-4.9.8-binary", "java-5.3.3-json")
+# The 5.3.3 client adds its zone after it has signed.
+ZONED = Kind(
+    "java-5.3.3-zone",
+    java(JAVA_5, "-Drocketmq.zone=z1"),
+)
+KINDS = [
+    *(BY_NAME[name] for name in ("cpp-0.4.4", "ali-ons-3.12", "go-2.1.2", "java-4.9.8-binary")),
+    ZONED,
+]
 NOTHING: dict[int, list[int]] = {queue: [] for queue in range(QUEUES)}
 HOME = "-Drocketmq.home.dir=."
 
@@ -65,15 +75,15 @@ def produce(client: Client, topic: str, first: int, **who: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_client_works_with_right_credentials_and_changes_nothing_with_others(
-    server: Guarded, tmp_path: Path, name: str
+    server: Guarded, tmp_path: Path, kind: Kind
 ) -> None:
     """Producer and consumer with one rule each work; wrong, missing, disabled: nothing changes.
 
     Java and Go also send in transactions, and are asked about those without an outcome.
     """
-    mark = re.sub(r"[^a-z0-9]", "_", name)
+    name, mark = kind.name, re.sub(r"[^a-z0-9]", "_", kind.name)
     topic, other, group = f"orders_{mark}", f"other_{mark}", f"billing_{mark}"
     sender, reader, gone = f"sender_{mark}", f"reader_{mark}", f"gone_{mark}"
     for one in (topic, other):
@@ -85,7 +95,7 @@ def test_a_client_works_with_right_credentials_and_changes_nothing_with_others(
     new_user(server, gone, "secret-of-gone", enabled=False)
     allow(server, gone, {f"Topic:{topic}": ["Pub"]})
     right = {"user": sender, "secret": "secret-of-sender"}
-    with running(BY_NAME[name], server, tmp_path) as client:
+    with running(kind, server, tmp_path) as client:
         assert produce(client, topic, 0, **right) == ""
         assert server.stored(topic) == as_sent(0, COUNT)
         if name.startswith(("java", "go")):
@@ -167,8 +177,6 @@ def admin(server: Guarded, tmp_path: Path) -> Iterator[Admin]:
         words = command()
         return [words[0], HOME, *words[1:]]
 
-    from dataclasses import replace
-
     with running(replace(kind, command=with_home), server, tmp_path) as client:
 
         def run(*words: str, who: tuple[str, str] | None = ROOT) -> str:
@@ -210,8 +218,6 @@ def test_mqadmin_makes_users_and_rules_that_count(server: Guarded, admin: Admin)
         assert server.users() == before, words
 
     def may_send(topic: str = "mq_orders") -> bool:
-        from tests.interop.guarded import SignedClient
-
         with SignedClient(server.address, alice) as raw:
             answer = raw.request(310, send_fields(topic), b"1")
         assert answer.code in {0, 16}, answer

@@ -111,9 +111,8 @@ def up(
         below = str(Path(broker.config.data) / "namesrv")
         namesrv_config = dataclasses.replace(namesrv_config, data=below)
     namesrv_config = _same_tls(broker, namesrv, namesrv_config)
-    one_process = (brokers or 1) == 1
-    access = _same_access(broker.config, namesrv, namesrv_config, one_process=one_process)
-    broker_config, namesrv_config = access
+    broker_config = _same_inner(broker.config, brokers)
+    namesrv_config = _same_access(broker_config, namesrv, namesrv_config)
     _warn(broker, namesrv)
     _check_left_out(broker_config, brokers)
     broker_config = _advertised(broker_config)
@@ -338,35 +337,30 @@ def _same_tls(
     return dataclasses.replace(config, net=dataclasses.replace(config.net, **changes))
 
 
+def _same_inner(config: BrokerConfig, brokers: int | None) -> BrokerConfig:
+    """Make credentials for the requests between broker and name server, if they are one process."""
+    access = config.access
+    if access.effective_level == "off" or access.inner_credentials or (brokers or 1) > 1:
+        return config
+    from inorder.access.storage import new_secret
+
+    made = json.dumps({"accessKey": "inorder-up", "secretKey": new_secret()})
+    access = dataclasses.replace(access, inner_credentials=made)
+    return dataclasses.replace(config, access=access)
+
+
 def _same_access(
-    broker: BrokerConfig,
-    namesrv: Loaded[NameServerConfig],
-    config: NameServerConfig,
-    *,
-    one_process: bool,
-) -> tuple[BrokerConfig, NameServerConfig]:
+    broker: BrokerConfig, namesrv: Loaded[NameServerConfig], config: NameServerConfig
+) -> NameServerConfig:
     """Apply the broker's access control to its name server, where that has no setting of its own.
 
-    In one process the two need no credentials for each other from the user: new ones are made at
-    each start. Name servers of RocketMQ 4 control nothing, so its switch alone means the broker.
+    Name servers of RocketMQ 4 control nothing, so its switch alone means the broker.
     """
-    access = broker.access
-    own = [
-        name
-        for name, value in namesrv.values.items()
-        if name.startswith("access.") and value.origin != "default"
-    ]
-    if own or access.effective_level == "off" or access.only_plain:
-        return broker, config
-    if one_process and not access.inner_credentials:
-        from inorder.access.storage import new_secret
-
-        made = json.dumps({"accessKey": "inorder-up", "secretKey": new_secret()})
-        access = dataclasses.replace(access, inner_credentials=made)
-    return (
-        dataclasses.replace(broker, access=access),
-        dataclasses.replace(config, access=dataclasses.replace(access, acl_enable=False)),
-    )
+    own = [name for name in namesrv.values if name.startswith("access.")]
+    if broker.access.only_plain or any(namesrv.values[one].origin != "default" for one in own):
+        return config
+    access = dataclasses.replace(broker.access, acl_enable=False)
+    return dataclasses.replace(config, access=access)
 
 
 def _over(sets: dict[str, Raw], **options: Raw | None) -> dict[str, Raw | None]:

@@ -70,6 +70,35 @@ def test_up_takes_its_options(started: list[Any], tmp_path: Path) -> None:
     assert broker.store.sync_flush
 
 
+def test_access_of_up_means_both_servers(started: list[Any], tmp_path: Path) -> None:
+    """With new credentials for each other at each start; a setting of the name server counts."""
+    words = ("up", "--data", str(tmp_path), "--set", "access.level=enforce")
+    run(*words)
+    run(*words)
+    run(*words, "--set", "nameserver.access.level=log")
+    run("up", "--data", str(tmp_path))
+    first, again, mixed, off = zip(started[::2], started[1::2], strict=True)
+    inner = {broker.access.inner_credentials for _, broker in (first, again, mixed)}
+    assert len(inner) == 3
+    assert "" not in inner
+    for namesrv, broker in (first, again):
+        assert namesrv.access == broker.access
+    assert mixed[0].access.level == "log"
+    assert mixed[0].access.inner_credentials == ""
+    assert [one.access.inner_credentials for one in off] == ["", ""]
+
+
+def test_the_switch_of_rocketmq_4_means_the_broker(started: list[Any], tmp_path: Path) -> None:
+    """Its name servers control nothing; the home of its files comes from the environment, too."""
+    words = ["up", "--data", str(tmp_path), "--set", "aclEnable=true"]
+    result = CliRunner().invoke(app, words, env={"ROCKETMQ_HOME": "/opt/rocketmq"})
+    assert result.exit_code == 0, result.output
+    namesrv, broker = started
+    assert namesrv.access.effective_level == "off"
+    assert broker.access.effective_level == "enforce"
+    assert broker.access.rocketmq_home == "/opt/rocketmq"
+
+
 def test_options_win_over_set_and_file(started: list[Any], tmp_path: Path) -> None:
     """A flag is the last word; what only the file says stays."""
     file = tmp_path / "broker.conf"
