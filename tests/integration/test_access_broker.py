@@ -468,6 +468,56 @@ def test_what_a_user_brought_belongs_to_that_user() -> None:
     asyncio.run(main())
 
 
+def test_a_lease_is_not_renewed_without_the_right() -> None:
+    """The right was there when it was granted, and is gone at the next renewal."""
+
+    async def main() -> None:
+        async with guarded() as (broker, caller):
+            allow(broker, "alice", entry("Topic:A", "Sub"), entry("Group:g", "Sub"))
+            await caller.ask("root", 310, send_of("A"), b"1")
+            owner = {"group": "g", "clientId": "c", "instance": "i"}
+            wish = {**owner, "leaseMs": "10000", "graceMs": "0"}
+            taken = await caller.ask("alice", 7120, wish, b'{"queues":[["A",1]]}')
+            assert taken.code == 0, taken
+            assert broker.leases.held("g")
+            allow(broker, "alice", entry("Group:g", "Sub", allow=False))
+            for code, fields, body in (
+                (7120, wish, b'{"queues":[["A",1,1]]}'),
+                (7122, owner, b'{"commits":[["A",1,1,1,1]]}'),
+                (7121, {**owner, "topic": "A", "queueId": "1", "epoch": "1", "offset": "1"}, b""),
+            ):
+                assert (await caller.ask("alice", code, fields, body)).code == 16, code
+            assert broker.offsets.query("g", "A", 1) == -1
+
+    asyncio.run(main())
+
+
+def test_a_held_pop_ends_when_the_right_is_gone() -> None:
+    """A message that comes then is not handed out."""
+
+    async def main() -> None:
+        async with guarded() as (broker, caller):
+            allow(broker, "alice", entry("Topic:A", "Sub"), entry("Group:g", "Sub"))
+            other = await caller.open()
+            await other.ask("root", 310, send_of("A", e="0", d="1"), b"1")
+            pop = {
+                "consumerGroup": "g", "topic": "A", "queueId": "-1", "maxMsgNums": "8",
+                "invisibleTime": "10000", "pollTime": "20000", "bornTime": "0", "initMode": "0",
+            }  # fmt: skip
+            assert (await caller.ask("alice", 200050, pop)).code == 0
+            held = asyncio.create_task(caller.ask("alice", 200050, pop))
+            await until(lambda: len(broker.pop_polls) == 1)
+            before = broker.pop_table.messages
+            allow(broker, "alice", entry("Topic:A", "Sub", allow=False))
+            await other.ask("root", 310, send_of("A", e="0"), b"2")
+            answer = await held
+            assert answer.code == 16
+            assert not answer.body
+            assert broker.pop_table.messages == before
+
+    asyncio.run(main())
+
+
 def test_at_the_level_log_everything_passes_and_is_counted() -> None:
     """The counters are those of `enforce` on the same traffic; users stay protected."""
 

@@ -109,6 +109,25 @@ def test_strangers_change_no_route_and_no_value() -> None:
     asyncio.run(main())
 
 
+def test_users_that_do_not_fit_a_request_leave_the_routes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker stays registered, and says what is wrong."""
+
+    def too_large(*_: object) -> bytes:
+        return bytes(17 << 20)
+
+    monkeypatch.setattr("inorder.broker.cluster.encode_book", too_large)
+
+    async def main() -> None:
+        async with guarded_names() as (names, _, address), guarded(namesrv=address):
+            await until(lambda: names.routes.cluster_info().brokers)
+            assert names.guard is not None
+            assert names.guard.accounts.book.users == {}
+
+    asyncio.run(main())
+
+
 def test_a_broker_without_the_credentials_stays_outside() -> None:
     """It serves whoever knows it, and is in no route."""
 

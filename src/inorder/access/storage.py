@@ -42,6 +42,11 @@ def new_secret() -> str:
     return unpredictable(16).hex()
 
 
+def own_credentials() -> str:
+    """Return credentials for servers of one process, as innerClientAuthenticationCredentials."""
+    return f'{{"accessKey":"inorder-{unpredictable(4).hex()}","secretKey":"{new_secret()}"}}'
+
+
 class AccessFile:
     """The file, and how secrets are written in it."""
 

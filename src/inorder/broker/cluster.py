@@ -43,6 +43,7 @@ from inorder.errors import (
     CodeNotSupported,
     ConnectFailed,
     InorderError,
+    LocalProtocolError,
     RemoteProtocolError,
     broker_error,
 )
@@ -167,7 +168,7 @@ class Registration:
         self._body: tuple[tuple[int, int], bytes] | None = None
         self._ready = False
         if broker.accounts is not None:
-            broker.accounts.on_change(self.refresh)
+            broker.accounts.on_change(self._access_changed)
 
     def __repr__(self) -> str:
         up = sum(link.up is True for link in self._links)
@@ -226,6 +227,12 @@ class Registration:
     def refresh(self) -> None:
         """Register all topics again soon."""
         self._body = None
+        for link in self._links:
+            link.all_due = True
+            link.wake.set()
+
+    def _access_changed(self) -> None:
+        """Register again soon: the answers tell whose users and rules are old."""
         for link in self._links:
             link.all_due = True
             link.wake.set()
@@ -329,12 +336,18 @@ class Registration:
         if known is None or self._broker.accounts is None:
             return
         book = self._broker.accounts.book
-        if list(map(str, book.version)) != known.split(":") and book.users:
-            command = command_of(PutAccess(), encode_book(book, plain))
+        if list(map(str, book.version)) == known.split(":") or not book.users:
+            return
+        command = command_of(PutAccess(), encode_book(book, plain))
+        try:
             succeeded(
                 await connection.request(
                     self._signed(command), self._broker.config.register_timeout_ms
                 )
+            )
+        except (BrokerError, LocalProtocolError) as error:  # the registration itself stands
+            logger.error(
+                "namesrv=%s did not take the users and rules: %s", connection.address, error
             )
 
     async def _is_known(self, link: _Link, connection: Connection) -> bool:

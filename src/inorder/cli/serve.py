@@ -8,7 +8,6 @@ stand in `inorder.config`. How a server runs and stops is in `running.py`, how s
 from __future__ import annotations
 
 import dataclasses
-import json
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -19,7 +18,7 @@ from inorder.cli.brokers import BROKERS_MAX, BrokerPlan, child_words, left_out, 
 from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging
 from inorder.cli.output import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
-from inorder.config import BrokerConfig, NameServerConfig, NetConfig
+from inorder.config import AccessConfig, BrokerConfig, NameServerConfig, NetConfig
 from inorder.errors import ConfigError
 from inorder.logs import get_logger
 from inorder.settings import catalog
@@ -111,11 +110,10 @@ def up(
         below = str(Path(broker.config.data) / "namesrv")
         namesrv_config = dataclasses.replace(namesrv_config, data=below)
     namesrv_config = _same_tls(broker, namesrv, namesrv_config)
-    broker_config = _same_inner(broker.config, brokers)
-    namesrv_config = _same_access(broker_config, namesrv, namesrv_config)
+    broker_access, namesrv_config = _same_access(broker, namesrv, namesrv_config, brokers or 1)
     _warn(broker, namesrv)
-    _check_left_out(broker_config, brokers)
-    broker_config = _advertised(broker_config)
+    _check_left_out(broker.config, brokers)
+    broker_config = dataclasses.replace(_advertised(broker.config), access=broker_access)
     if brokers is not None and brokers > 1:
         _serve_many(
             namesrv_config,
@@ -337,30 +335,32 @@ def _same_tls(
     return dataclasses.replace(config, net=dataclasses.replace(config.net, **changes))
 
 
-def _same_inner(config: BrokerConfig, brokers: int | None) -> BrokerConfig:
-    """Make credentials for the requests between broker and name server, if they are one process."""
-    access = config.access
-    if access.effective_level == "off" or access.inner_credentials or (brokers or 1) > 1:
-        return config
-    from inorder.access.storage import new_secret
-
-    made = json.dumps({"accessKey": "inorder-up", "secretKey": new_secret()})
-    access = dataclasses.replace(access, inner_credentials=made)
-    return dataclasses.replace(config, access=access)
-
-
 def _same_access(
-    broker: BrokerConfig, namesrv: Loaded[NameServerConfig], config: NameServerConfig
-) -> NameServerConfig:
-    """Apply the broker's access control to its name server, where that has no setting of its own.
+    broker: Loaded[BrokerConfig],
+    namesrv: Loaded[NameServerConfig],
+    config: NameServerConfig,
+    brokers: int,
+) -> tuple[AccessConfig, NameServerConfig]:
+    """Apply the broker's settings of access to its name server, where that has none of its own.
 
-    Name servers of RocketMQ 4 control nothing, so its switch alone means the broker.
+    A pair in one process needs no line with its credentials: it gets new ones at each start. The
+    ACL files of RocketMQ 4 are the broker's: there name servers control nothing.
     """
-    own = [name for name in namesrv.values if name.startswith("access.")]
-    if broker.access.only_plain or any(namesrv.values[one].origin != "default" for one in own):
-        return config
-    access = dataclasses.replace(broker.access, acl_enable=False)
-    return dataclasses.replace(config, access=access)
+    access = broker.config.access
+    if access.effective_level != "off" and not access.inner_credentials and brokers == 1:
+        from inorder.access.storage import own_credentials
+
+        access = dataclasses.replace(access, inner_credentials=own_credentials())
+    if access.only_plain:
+        return access, config
+    of_broker = {"init_user", "acl_enable", "rocketmq_home"}
+    names = {field.name for field in dataclasses.fields(AccessConfig)}
+    changes = {
+        name: getattr(access, name)
+        for name in names - of_broker
+        if namesrv.values[f"access.{name}"].origin == "default"
+    }
+    return access, dataclasses.replace(config, access=dataclasses.replace(config.access, **changes))
 
 
 def _over(sets: dict[str, Raw], **options: Raw | None) -> dict[str, Raw | None]:

@@ -6,7 +6,7 @@ decision 9.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,7 +124,8 @@ class NameServer:
         if config.effective_level == "off":
             return None
         file = open_file(self._files, Path(self.config.data) / NAME, config.key_file)
-        accounts = open_accounts(file, config, self.clock, needs_super=False)
+        # A user made here would be newer than those of the brokers.
+        accounts = open_accounts(file, replace(config, init_user=""), self.clock, needs_super=False)
         self.guard = Guard(
             accounts, config, NAME_SERVER, handlers.HANDLERS.keys(), draw=unpredictable
         )

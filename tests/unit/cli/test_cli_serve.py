@@ -70,24 +70,6 @@ def test_up_takes_its_options(started: list[Any], tmp_path: Path) -> None:
     assert broker.store.sync_flush
 
 
-def test_access_of_up_means_both_servers(started: list[Any], tmp_path: Path) -> None:
-    """With new credentials for each other at each start; a setting of the name server counts."""
-    words = ("up", "--data", str(tmp_path), "--set", "access.level=enforce")
-    run(*words)
-    run(*words)
-    run(*words, "--set", "nameserver.access.level=log")
-    run("up", "--data", str(tmp_path))
-    first, again, mixed, off = zip(started[::2], started[1::2], strict=True)
-    inner = {broker.access.inner_credentials for _, broker in (first, again, mixed)}
-    assert len(inner) == 3
-    assert "" not in inner
-    for namesrv, broker in (first, again):
-        assert namesrv.access == broker.access
-    assert mixed[0].access.level == "log"
-    assert mixed[0].access.inner_credentials == ""
-    assert [one.access.inner_credentials for one in off] == ["", ""]
-
-
 def test_the_switch_of_rocketmq_4_means_the_broker(started: list[Any], tmp_path: Path) -> None:
     """Its name servers control nothing; the home of its files comes from the environment, too."""
     words = ["up", "--data", str(tmp_path), "--set", "aclEnable=true"]
@@ -183,6 +165,27 @@ def test_several_brokers_get_what_the_first_would(
     assert lines == [common.format("a", 2000, "d"), common.format("b", 2010, "d/east-b")]
     (namesrv,) = started
     assert namesrv.scan_interval_ms == 9
+
+
+def test_access_control_means_both_servers(started: list[Any], tmp_path: Path) -> None:
+    """The name server checks what the broker checks; the pair shares credentials of its own."""
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        "authenticationEnabled=true\nauthorizationEnabled=true\n"
+        'initAuthenticationUser={"username":"root","password":"a-long-secret"}\n'
+    )
+    run("up", "--config", str(file))
+    namesrv, broker = started
+    assert namesrv.access.effective_level == broker.access.effective_level == "enforce"
+    assert namesrv.access.inner_credentials == broker.access.inner_credentials
+    assert "secretKey" in broker.access.inner_credentials
+    assert not namesrv.access.init_user
+    started.clear()
+    run("up", "--config", str(file), "--set", "nameserver.access.level=log")
+    assert [one.access.effective_level for one in started] == ["log", "enforce"]
+    started.clear()
+    run("up")
+    assert [one.access.inner_credentials for one in started] == ["", ""]
 
 
 def test_one_broker_is_no_process_of_its_own(started: list[Any]) -> None:
