@@ -18,7 +18,7 @@ from typing import Final
 
 from inorder.access.addresses import NoPattern, networks
 from inorder.access.plainyaml import Items, Node, Pairs, Place, Scalar, read
-from inorder.access.rules import KNOWN_SECRETS, SECRET_CHARS_GOOD
+from inorder.access.rules import KNOWN_SECRETS, SECRET_CHARS_GOOD, group_of_topic
 from inorder.errors import ConfigError
 from inorder.wire.names import RETRY_PREFIX, TRACE_TOPIC
 
@@ -257,6 +257,13 @@ class _Reader:
                 self._put(groups, name.removeprefix(RETRY_PREFIX), rights, word)
             else:
                 self._put(topics, name, rights, word)
+                group = group_of_topic(name)
+                if group is not None:
+                    self._remark(
+                        word.place,
+                        f"{name} is not kept: here it belongs to its group; write {group} into "
+                        "groupPerms",
+                    )
         return topics, groups
 
     def _permission(self, node: Node) -> tuple[Scalar, str, Rights]:

@@ -145,6 +145,15 @@ def test_a_retry_topic_is_its_group() -> None:
     assert (one.on_group("g"), one.on_topic("%RETRY%g"), one.on_group("h")) == (SUB, SUB, DENY)
 
 
+def test_a_dead_letter_topic_belongs_to_its_group() -> None:
+    """In RocketMQ 4 it is a topic like others; here its line is remarked."""
+    found = read("topicPerms: ['%DLQ%billing=SUB']")
+    assert [str(one) for one in found.remarks] == [
+        "f.yml, line 4: %DLQ%billing is not kept: here it belongs to its group; write billing into "
+        "groupPerms"
+    ]
+
+
 def test_the_trace_topic_takes_messages_of_everybody() -> None:
     """RocketMQ lets each account send traces, whatever its rights are."""
     one = account("topicPerms: [RMQ_SYS_TRACE_TOPIC=DENY]")
