@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inorder.access.rules import Action, Kind, User, decide
-from inorder.access.service import PLAIN_LOOK_MS
+from inorder.access.service import LOOK_MS, PLAIN_LOOK_MS
 from inorder.cli.contents import app
 from inorder.config import AccessConfig, BrokerConfig, NameServerConfig
 from inorder.disk import OsFiles
@@ -128,10 +128,14 @@ def test_a_changed_file_counts_without_a_restart(home: Path) -> None:
         async with guarded(access=settings(home), clock=clock) as (_, caller):
             assert await code_of(caller, "appuser1", 310, send_of("orders")) == 0
             write(home, FILE.replace("orders=PUB|SUB", "orders=SUB"))
-            clock.advance(PLAIN_LOOK_MS)
+            for pause_ms in (PLAIN_LOOK_MS, LOOK_MS):  # seen twice
+                clock.advance(pause_ms)
+                await code_of(caller, "operator", 26, {})
             assert await code_of(caller, "appuser1", 310, send_of("orders")) == 16
             write(home, "accounts: {")
-            clock.advance(PLAIN_LOOK_MS)
+            for pause_ms in (PLAIN_LOOK_MS, LOOK_MS):
+                clock.advance(pause_ms)
+                await code_of(caller, "operator", 26, {})
             assert await code_of(caller, "appuser2", 310, send_of("orders")) == 0
 
     asyncio.run(main())

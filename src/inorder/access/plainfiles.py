@@ -5,8 +5,9 @@
 
 As in RocketMQ, files are looked for below its home, and `tools.yml` (the keys of mqadmin) does not
 count. Here the content counts, not the time of change: a copy with an old date is seen, a touched
-file is not. A file that cannot be read, or says nothing that is understood, changes nothing: the
-accounts of before stay, and one line in the log says why. At the start it is an error.
+file is not. A change counts when two looks see the same: half of a file may allow more than the
+whole. A file that cannot be read or understood changes nothing: the accounts of before stay, and
+one line in the log says why. At the start it is an error.
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ class Source:
 
 def read_home(home: Path) -> tuple[Source, ...]:
     """Read the files of a home; raises ConfigError: there is no `conf`, or a file is unreadable."""
+    try:
+        return _read_home(home)
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+def _read_home(home: Path) -> tuple[Source, ...]:
     conf = home / "conf"
     if not conf.is_dir():
         raise ConfigError(
@@ -133,12 +141,19 @@ class PlainWatch:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._seen = b""
+        self._unsettled = b""
+        self._broken = b""
         self._complaint = ""
         self._accounts = PlainAccounts({}, ())
         self.book = Book()
         """The accounts as users and rules; its version rises with every change."""
         self.remarks: tuple[Remark, ...] = ()
         """Each line that is not kept as it stands."""
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Return whether a change was seen once; it counts if the next look sees the same."""
+        return self._unsettled != self._broken
 
     @property
     def complaint(self) -> str:
@@ -159,22 +174,38 @@ class PlainWatch:
         """Read the files again; return whether the accounts are other ones now."""
         try:
             sources = read_home(self._home)
-            digest = _digest(sources)
-            if digest == self._seen and not self._complaint:
-                return False
-            found = read_accounts(sources)
-        except (ConfigError, OSError) as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                log.error("the ACL files are not taken, those of before count: %s", error)
+        except ConfigError as error:
+            self._complain(str(error))
             return False
-        if self._complaint:
-            log.warning("the ACL files can be read again home=%s", self._home)
-            self._complaint = ""
+        digest = _digest(sources)
         if digest == self._seen:
+            self._content()
             return False
+        if digest != self._unsettled:
+            self._unsettled = digest  # somebody may be writing it: a half may allow more
+            return False
+        if digest == self._broken:
+            return False
+        try:
+            found = read_accounts(sources)
+        except ConfigError as error:
+            self._broken = digest
+            self._complain(str(error))
+            return False
+        self._content()
         self._take(sources, found, now_ms)
         return True
+
+    def _complain(self, complaint: str) -> None:
+        if complaint != self._complaint:
+            self._complaint = complaint
+            log.error("the ACL files are not taken, those of before count: %s", complaint)
+
+    def _content(self) -> None:
+        self._unsettled = self._broken = b""
+        if self._complaint:
+            self._complaint = ""
+            log.warning("the ACL files can be read again home=%s", self._home)
 
     def _take(self, sources: tuple[Source, ...], found: PlainAccounts, now_ms: int) -> None:
         self._seen = _digest(sources)

@@ -208,8 +208,9 @@ class Accounts:
         """Take the file if somebody replaced it; one that cannot be used leaves the old rules."""
         now_ms = self._clock.monotonic_ms()
         if self._plain is not None and (now or now_ms >= self._next_plain_ms):
-            self._next_plain_ms = now_ms + PLAIN_LOOK_MS
             self._look_at_plain(self._plain)
+            settling = self._plain.is_unsettled
+            self._next_plain_ms = now_ms + (LOOK_MS if settling else PLAIN_LOOK_MS)
         if now_ms < self._next_look_ms and not now:
             return
         self._next_look_ms = now_ms + LOOK_MS
@@ -757,7 +758,9 @@ def open_accounts(
     accounts = Accounts(file, clock, plain)
     needs_super = needs_super and not config.only_plain
     first = first_user(config.init_user)
-    if first is not None and first.name not in accounts.book.users:
+    if first is not None and (
+        first.name not in accounts.book.users or accounts.is_plain(first.name)
+    ):
         accounts.put_user(first, by="initAuthenticationUser", peer="")
     if needs_super and config.effective_level == "enforce" and not accounts.book.has_super:
         raise ConfigError(

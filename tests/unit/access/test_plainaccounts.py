@@ -8,6 +8,7 @@ import pytest
 
 from inorder.access.rules import Action, Entry, PolicyType, User, parse_resource
 from inorder.access.service import (
+    LOOK_MS,
     PLAIN_LOOK_MS,
     Accounts,
     Changed,
@@ -57,6 +58,12 @@ class Stage:
         return open_accounts(file, self.config, self.clock, needs_super=True)
 
 
+def twice(accounts: Accounts) -> None:
+    """Look twice: a change counts when two looks see the same."""
+    accounts.look(now=True)
+    accounts.look(now=True)
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     """Make a stage."""
@@ -90,6 +97,9 @@ def test_a_change_of_the_files_counts_within_seconds(stage: Stage) -> None:
     assert heard == []
     stage.clock.advance(PLAIN_LOOK_MS)
     accounts.look()
+    assert heard == []
+    stage.clock.advance(LOOK_MS)
+    accounts.look()
     assert heard == ["changed"]
     assert set(accounts.book.users) == {"appuser1", "somebody"}
     assert accounts.epoch > before[0]
@@ -100,7 +110,7 @@ def test_a_broken_file_keeps_the_accounts_and_is_shown(stage: Stage) -> None:
     """Until it is whole."""
     accounts = stage.open()
     stage.write("accounts: [")
-    accounts.look(now=True)
+    twice(accounts)
     assert set(accounts.book.users) == {"appuser1", "operator"}
     assert "line 1, column 11" in accounts.plain_trouble
 
@@ -111,7 +121,7 @@ def test_a_change_takes_an_account_over_with_its_rules(stage: Stage) -> None:
     rules = accounts.book.entries["appuser1"]
     accounts.put_user(User("appuser1", b"long-enough-1", enabled=False), **BY)
     stage.write(TEXT.replace("long-enough-1", "another-secret"))
-    accounts.look(now=True)
+    twice(accounts)
     for one in (accounts, stage.open()):
         assert one.book.users["appuser1"] == User("appuser1", b"long-enough-1", enabled=False)
         assert one.book.entries["appuser1"] == rules
@@ -161,7 +171,7 @@ def test_those_who_watch_hear_of_new_files(stage: Stage) -> None:
     accounts, ear = stage.open(), Ear()
     accounts.watchers.append(ear)
     stage.write(TEXT + "# changed\n")
-    accounts.look(now=True)
+    twice(accounts)
     assert ear.heard == ["ACL files read again"]
 
 
@@ -194,3 +204,11 @@ def test_a_home_that_is_none_does_not_start(stage: Stage, tmp_path: Path) -> Non
     stage.config = AccessConfig(acl_enable=True, rocketmq_home=str(tmp_path / "elsewhere"))
     with pytest.raises(ConfigError, match="conf is no directory"):
         stage.open()
+
+
+def test_the_first_super_user_is_made_beside_an_account_of_that_name(stage: Stage) -> None:
+    """An ACL file cannot take the name away."""
+    init = '{"username":"appuser1","password":"a-long-secret"}'
+    stage.config = AccessConfig(acl_enable=True, rocketmq_home=str(stage.home), init_user=init)
+    assert stage.open().book.users["appuser1"].is_super
+    assert stage.open().book.users["appuser1"].secret == b"a-long-secret"
