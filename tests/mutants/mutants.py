@@ -32,6 +32,8 @@ _NATIVE = "inorder.native"
 _QUEUES = "inorder.client.send.queues"
 _IN_BATCHES = "tests/unit/client/send/test_automatic_batches.py::"
 
+_ACCESS_RULES = "inorder.access.rules"
+_IN_ACCESS = "tests/integration/test_access_broker.py::"
 SIM = "sim"
 POPS = "pops"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
@@ -91,6 +93,84 @@ class Mutant:
 
 
 MUTANTS = [
+    # Access control: who may do what.
+    Mutant(
+        "allow-beats-deny", "access", "an entry that allows comes before one that denies",
+        _ACCESS_RULES,
+        "            -len(resource.name),\n            self.allow,\n",
+        "            -len(resource.name),\n            not self.allow,\n",
+        "tests/unit/access/test_access_rules.py::test_deny_counts_on_a_tie",
+    ),
+    Mutant(
+        "short-prefix-first", "access", "the shorter prefix decides, as in RocketMQ 5.3.3",
+        _ACCESS_RULES,
+        "            -len(resource.name),\n",
+        "            len(resource.name),\n",
+        "tests/property/test_access_model.py::test_the_decision_is_that_of_the_levels "
+        "tests/unit/access/test_access_rules.py::test_the_longer_prefix_counts",
+    ),
+    Mutant(
+        "old-counters-come-again", "access", "a counter below the window is taken once more",
+        _ACCESS_RULES,
+        "        if behind >= WINDOW or self._seen >> behind & 1:\n",
+        "        if behind < WINDOW and self._seen >> behind & 1:\n",
+        "tests/unit/access/test_access_rules.py::test_counters_come_once_and_in_a_window",
+    ),
+    Mutant(
+        "system-topics-for-all", "access", "a rule for all topics opens those of the broker",
+        _ACCESS_RULES,
+        "        return not is_system_topic(name)\n",
+        "        return True\n",
+        "tests/unit/access/test_access_rules.py::test_system_topics_and_groups_take_a_super_user",
+    ),
+    Mutant(
+        "judged-and-served-apart", "access", "a send takes the fast path in the peer's own bytes",
+        "inorder.broker.router",
+        "        sends: list[Command] = []\n        try:\n",
+        "        sends: list[Command] = []\n        self._guard = None\n        try:\n",
+        f"{_IN_ACCESS}test_a_changed_frame_is_refused",
+    ),
+    Mutant(
+        "credentials-are-passed-on", "access", "a consumer sees the signature of an operator",
+        "inorder.broker.router",
+        "            if name in fields:\n                del fields[name]\n",
+        "            if name in fields:\n                pass\n",
+        f"{_IN_ACCESS}test_handlers_and_consumers_see_no_credentials",
+    ),
+    Mutant(
+        "held-pulls-outlive-rights", "access",
+        "a held pull brings a message after the right is gone",
+        _PULLING,
+        "            refusal = guard.still(pull.admission)\n",
+        "            refusal = None\n",
+        f"{_IN_ACCESS}test_a_held_pull_ends_when_the_password_changes",
+    ),
+    Mutant(
+        "retry-topic-of-anybody", "access",
+        "a send to the retry topic of a group needs a topic right",
+        "inorder.access.codes",
+        "    group = group_of_topic(topic)\n    if group is None:\n",
+        "    group = group_of_topic(topic)\n    if group is None or actions & Action.PUB:\n",
+        f"{_IN_ACCESS}test_the_group_in_a_retry_topic_counts",
+    ),
+    Mutant(
+        "anybody-sends-back", "access", "a message of another topic is copied to an own group",
+        "inorder.access.codes",
+        "    yield Need(Kind.GROUP, _field(command, \"group\"), Action.SUB)\n"
+        "    topic = lookups.topic_at(_position(command, \"offset\"))\n"
+        "    if topic is not None:\n",
+        "    yield Need(Kind.GROUP, _field(command, \"group\"), Action.SUB)\n"
+        "    topic = lookups.topic_at(_position(command, \"offset\"))\n"
+        "    if topic is None:\n",
+        f"{_IN_ACCESS}test_a_consumer_cannot_reach_other_topics",
+    ),
+    Mutant(
+        "shared-file-is-taken", "access", "a file of secrets that others may read is used",
+        "inorder.access.storage",
+        "        if info.mode & _OTHERS:\n            raise StoreError(\n",
+        "        if info.mode & 0o100000:\n            raise StoreError(\n",
+        "tests/unit/access/test_access_storage.py::test_a_file_that_others_may_read_is_refused",
+    ),
     # The compiled hot path: the module itself, and those who call it.
     Mutant(
         "run-takes-any-connection", "P1",

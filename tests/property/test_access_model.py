@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from random import Random
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.access.rules import Action, Book, Entry, Kind, PolicyType, User, decide, parse_resource
 
-NAMES = st.text("ab", max_size=3)
-RESOURCES = st.one_of(
-    st.just("*"),
-    st.builds(
-        lambda kind, name, star: f"{kind}:{name}{star}" if name or star else f"{kind}:a",
-        st.sampled_from(["Topic", "Group"]),
-        NAMES,
-        st.sampled_from(["", "*"]),
+CASES = 200
+NAMES = ("a", "aa", "ab", "aab", "b")
+"""Few, so that entries meet."""
+RESOURCES = (
+    "*",
+    *(
+        f"{kind}:{name}{star}"
+        for kind in ("Topic", "Group")
+        for name in NAMES
+        for star in ("", "*")
     ),
+    "Topic:*",
+    "Group:*",
 )
-SINGLE = [one for one in Action if one.bit_count() == 1]
-ACTIONS = st.lists(st.sampled_from(SINGLE), min_size=1, max_size=3).map(
-    lambda found: Action(sum(set(found)))
-)
-ENTRIES = st.lists(
-    st.builds(
-        lambda resource, actions, allow, kind: Entry(
-            parse_resource(resource), actions, allow, (), kind
-        ),
-        RESOURCES,
-        ACTIONS,
-        st.booleans(),
-        st.sampled_from(PolicyType),
-    ),
-    max_size=8,
-)
+ACTIONS = (Action.PUB, Action.SUB, Action.PUB | Action.SUB, Action.ALL)
 
 
 def plainly(entries: list[Entry], kind: Kind, name: str, action: Action) -> bool:
@@ -51,15 +43,31 @@ def plainly(entries: list[Entry], kind: Kind, name: str, action: Action) -> bool
     return False
 
 
-@given(ENTRIES, st.sampled_from([Kind.TOPIC, Kind.GROUP]), st.text("ab", min_size=1, max_size=4),
-       ACTIONS)  # fmt: skip
-def test_the_decision_is_that_of_the_levels(
-    entries: list[Entry], kind: Kind, name: str, actions: Action
-) -> None:
+def drawn(draw: Random) -> Entry:
+    """Return a random entry."""
+    return Entry(
+        parse_resource(draw.choice(RESOURCES)),
+        draw.choice(ACTIONS),
+        draw.random() < 0.5,
+        (),
+        PolicyType.CUSTOM if draw.random() < 0.8 else PolicyType.DEFAULT,
+    )
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_the_decision_is_that_of_the_levels(seed: int) -> None:
     """Any of several actions is enough; order of insertion does not matter."""
-    wanted = any(plainly(entries, kind, name, one) for one in SINGLE if one & actions)
-    book = Book({"u": User("u", b"s")}).with_entries("u", entries, 1)
-    assert decide(book.entries["u"], kind, name, actions, b"").allowed is wanted
-    unique = {one.key: one for one in entries}.values()
-    turned = Book({"u": User("u", b"s")}).with_entries("u", reversed(list(unique)), 1)
-    assert decide(turned.entries["u"], kind, name, actions, b"").allowed is wanted
+    draw = Random(seed)
+    for _ in range(CASES):
+        entries = [drawn(draw) for _ in range(draw.randint(0, 10))]
+        kind, name = draw.choice((Kind.TOPIC, Kind.GROUP)), draw.choice(NAMES)
+        actions = draw.choice(ACTIONS)
+        wanted = any(plainly(entries, kind, name, one) for one in Action.ALL if one & actions)
+        book = Book({"u": User("u", b"s")}).with_entries("u", entries, 1)
+        assert decide(book.entries["u"], kind, name, actions, b"").allowed is wanted
+        unique = list({one.key: one for one in entries}.values())
+        draw.shuffle(unique)
+        turned = Book({"u": User("u", b"s")}).with_entries("u", unique, 1)
+        assert decide(turned.entries["u"], kind, name, actions, b"").allowed is wanted
