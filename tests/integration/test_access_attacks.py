@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from inorder.access import service
+from inorder.access.records import decode_book
 from inorder.access.rules import Book
 from inorder.broker.broker import Broker
 from inorder.config import NetConfig
@@ -29,6 +30,7 @@ from tests.integration.accesskit import (
     connect,
     entry,
     guarded,
+    guarded_names,
     pull_of,
     send_of,
     stored,
@@ -406,3 +408,31 @@ def test_an_empty_book_lets_nobody_in() -> None:
             assert stored(broker) == {}
 
     asyncio.run(play())
+
+
+def test_who_listens_between_broker_and_name_server_learns_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker gives its users to name servers, also without TLS."""
+    bodies: list[bytes] = []
+
+    def note(data: bytes, unseal: Any) -> Book:
+        bodies.append(bytes(data))
+        return decode_book(data, unseal)
+
+    monkeypatch.setattr("inorder.nameserver.handlers.decode_book", note)
+
+    async def play() -> None:
+        async with (
+            guarded_names() as (names, _, address),
+            guarded(namesrv=address) as (broker, _),
+        ):
+            allow(broker, "alice", entry("Topic:Orders", "Pub"))
+            guard = names.guard
+            assert guard is not None
+            await until(lambda: "alice" in guard.accounts.book.users)
+            assert guard.accounts.book.users["alice"].secret == SECRETS["alice"].encode()
+
+    asyncio.run(play())
+    assert b'"alice"' in bodies[-1]
+    assert not [one for one in SECRETS.values() for body in bodies if one.encode() in body]

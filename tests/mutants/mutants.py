@@ -124,7 +124,7 @@ MUTANTS = [
         f"{_IN_ATTACKS}test_a_half_is_shown_only_to_those_who_may_send_to_its_topic",
     ),
     Mutant(
-        "named-producer-is-free", "access", "a named producer is anybody's while its process is away",
+        "named-producer-is-free", "access", "a named producer is anybody's while it is away",
         "inorder.access.service",
         "            if count > 1 or one[0] is What.NAMED_PRODUCER:\n",
         "            if count > 1:\n",
