@@ -104,18 +104,25 @@ class AuditConfig:
 class AccessConfig:
     """Who may do what; off unless it is set."""
 
-    level: str = setting("", "off; log: let everything pass, and count what enforce would refuse; enforce. Empty: enforce if authenticationEnabled and authorizationEnabled are true, else off")
+    level: str = setting("", "off; log: let everything pass, and count what enforce would refuse; enforce. Empty: enforce if authenticationEnabled and authorizationEnabled are true, or aclEnable is, else off")
     authentication: bool = setting(False, "RocketMQ's switch; it needs authorizationEnabled beside it", rocketmq="authenticationEnabled")
     authorization: bool = setting(False, "RocketMQ's switch; it needs authenticationEnabled beside it", rocketmq="authorizationEnabled")
     init_user: str = setting("", "the first super user, created at the start if it is not there: {\"username\":…,\"password\":…}", rocketmq="initAuthenticationUser", secret=True)
     inner_credentials: str = setting("", "what servers of the cluster sign their requests to each other with, the same for all: {\"accessKey\":…,\"secretKey\":…}", rocketmq="innerClientAuthenticationCredentials", secret=True)
+    acl_enable: bool = setting(False, "read RocketMQ 4's ACL files below rocketmq_home, and enforce", rocketmq="aclEnable")
+    rocketmq_home: str = setting("", "where conf/plain_acl.yml and conf/acl/ lie; read if acl_enable is true. Empty: $ROCKETMQ_HOME", rocketmq="rocketmqHome")
     key_file: str = setting("", "file with the key that encrypts the secrets in access.json: 64 hex digits, outside of the data directory; empty: they are not encrypted")
 
     @property
     def effective_level(self) -> str:
         """Return off, log or enforce."""
         both = self.authentication and self.authorization
-        return self.level or ("enforce" if both else "off")
+        return self.level or ("enforce" if both or self.acl_enable else "off")
+
+    @property
+    def only_plain(self) -> bool:
+        """Return whether RocketMQ 4's switch alone is on: accounts may come from its files only."""
+        return self.acl_enable and not (self.level or self.authentication or self.authorization)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ FILE_NAMES = re.compile(
 FILES_IN = {
     "disk.py": "the seam itself",
     "credentials.py": "a secret of a person, read before anything starts",
+    "access/plainfiles.py": "files of RocketMQ that operators write, beside the data",
     "settings/load.py": "settings are read before anything starts",
     "net/tls.py": "the ssl module takes certificates from files only",
     "demo/playing.py": "a temporary directory for each part of the demo",

@@ -35,6 +35,7 @@ _IN_BATCHES = "tests/unit/client/send/test_automatic_batches.py::"
 
 _ACCESS_RULES = "inorder.access.rules"
 _IN_ACCESS = "tests/integration/test_access_broker.py::"
+_IN_ATTACKS = "tests/integration/test_access_attacks.py::"
 SIM = "sim"
 POPS = "pops"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
@@ -95,6 +96,49 @@ class Mutant:
 
 
 MUTANTS = [
+    # ACL files of RocketMQ 4, and what somebody with a login of his own tries.
+    Mutant(
+        "named-right-adds-to-the-default", "access", "a named right does not take the default away",
+        "inorder.access.plainbook",
+        "        elif missing:\n",
+        "        elif missing and kind is None:\n",
+        "tests/unit/access/test_plainbook.py::test_rules_decide_as_rocketmq_4_does",
+    ),
+    Mutant(
+        "white-address-is-lost", "access", "an account with an address may be used from everywhere",
+        "inorder.access.plainbook",
+        "            yield Entry(resource, _actions(rights), True, sources)\n",
+        "            yield Entry(resource, _actions(rights), True)\n",
+        "tests/unit/access/test_plainbook.py::test_addresses_narrow_what_is_allowed",
+    ),
+    Mutant(
+        "half-a-file-counts", "access", "an ACL file is taken while somebody writes it",
+        "inorder.access.plainfiles",
+        "        if digest != self._unsettled:\n",
+        "        if digest == self._unsettled:\n",
+        "tests/unit/access/test_plainfiles.py::test_a_file_counts_when_two_looks_see_the_same",
+    ),
+    Mutant(
+        "halves-are-shown-to-strangers", "access", "any user is asked about any transaction",
+        "inorder.broker.transactions.service",
+        "            members = [one for one in members if guard.member_may(one, group, need)]\n",
+        "            assert need\n",
+        f"{_IN_ATTACKS}test_a_half_is_shown_only_to_those_who_may_send_to_its_topic",
+    ),
+    Mutant(
+        "named-producer-is-free", "access", "a named producer is anybody's while it is away",
+        "inorder.access.service",
+        "            if count > 1 or one[0] is What.NAMED_PRODUCER:\n",
+        "            if count > 1:\n",
+        f"{_IN_ATTACKS}test_a_named_producer_stays_with_its_user",
+    ),
+    Mutant(
+        "one-user-takes-all-names", "access", "there is no limit of names for one user",
+        "inorder.access.service",
+        "            or self._owned_by.get(user, 0) + len(new) > OWNED_OF_USER_MAX\n",
+        "",
+        f"{_IN_ATTACKS}test_nobody_takes_the_room_for_names_of_all",
+    ),
     # Access control: who may do what.
     Mutant(
         "allow-beats-deny", "access", "an entry that allows comes before one that denies",

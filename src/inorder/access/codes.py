@@ -95,6 +95,8 @@ class What(IntEnum):
     CLIENT = 1
     GROUP = 2
     PRODUCER = 3
+    NAMED_PRODUCER = 4
+    """Brought beside its id: its name outlives its process, and so its connections."""
 
 
 Brought = tuple[What, str]
@@ -349,8 +351,11 @@ def _group_of(name: str) -> Brings:
     return lambda command: ((What.GROUP, _field(command, name)),)
 
 
-def _producer(command: Command) -> Iterable[Brought]:
-    return ((What.PRODUCER, _field(command, "producerId")),)
+def _producer(command: Command) -> Iterator[Brought]:
+    producer_id = _field(command, "producerId")
+    yield What.PRODUCER, producer_id
+    if command.fields.get("named", "").lower() in {"true", "1"}:  # as decode_fields reads it
+        yield What.NAMED_PRODUCER, producer_id
 
 
 def _heartbeat_brings(command: Command) -> Iterator[Brought]:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from inorder.access.codes import (
@@ -39,6 +40,8 @@ from inorder.access.codes import (
     What,
 )
 from inorder.access.inner import INIT_LINE, INNER_LINE, first_user, inner_user
+from inorder.access.plainbook import merged
+from inorder.access.plainfiles import PlainWatch
 from inorder.access.rules import (
     SECRET_CHARS_GOOD,
     Action,
@@ -72,9 +75,13 @@ VERDICTS_MAX: Final = 10_000
 BROUGHT_MAX: Final = 4096
 """Client ids, groups and producers that one connection may bring."""
 OWNED_MAX: Final = 400_000
-"""Client ids and producers of all connections together."""
+"""Client ids and producers of all users together."""
+OWNED_OF_USER_MAX: Final = 50_000
+"""Those of one user: nobody can take the room of all others."""
 LOOK_MS: Final = 1000
 """How often the file is looked at for a change by somebody else."""
+PLAIN_LOOK_MS: Final = 5000
+"""How often RocketMQ's ACL files are, where they are read; RocketMQ looks as often."""
 COUNTED_MAX: Final = 256
 """Pairs of user and code of which refusals are counted apart."""
 REMARK_CHARS_MAX: Final = 300
@@ -166,20 +173,29 @@ class Watcher(Protocol):
 
 
 class Accounts:
-    """The users and rules of one server. A change is on disk before it counts."""
+    """The users and rules of one server. A change is on disk before it counts.
 
-    def __init__(self, file: AccessFile, clock: Clock) -> None:
+    Accounts of RocketMQ's ACL files come in addition. Whoever changes one takes it over into our
+    own file, with its rules; from then on that counts, whatever its file says.
+    """
+
+    def __init__(self, file: AccessFile, clock: Clock, plain: PlainWatch | None = None) -> None:
+        """`plain` has read RocketMQ's ACL files; None: there are none."""
         self._file = file
         self._clock = clock
         self._seen = file.look()
         self._next_look_ms = 0
+        self._next_plain_ms = 0
+        self._plain = plain
         self._listeners: list[Callable[[], None]] = []
         self.watchers: list[Watcher] = []
         self.trouble = ""
         """Why the file that lies there is not used; empty: it is."""
         self.epoch = 1
         """Changes with every change of users or rules."""
-        self.book = file.load() or Book()
+        self._own = file.load() or Book()
+        self.book = self._merged()
+        """All users and rules that count."""
 
     def __repr__(self) -> str:
         return f"Accounts({len(self.book.users)} users, epoch={self.epoch})"
@@ -191,6 +207,10 @@ class Accounts:
     def look(self, *, now: bool = False) -> None:
         """Take the file if somebody replaced it; one that cannot be used leaves the old rules."""
         now_ms = self._clock.monotonic_ms()
+        if self._plain is not None and (now or now_ms >= self._next_plain_ms):
+            self._look_at_plain(self._plain)
+            settling = self._plain.is_unsettled
+            self._next_plain_ms = now_ms + (LOOK_MS if settling else PLAIN_LOOK_MS)
         if now_ms < self._next_look_ms and not now:
             return
         self._next_look_ms = now_ms + LOOK_MS
@@ -206,40 +226,77 @@ class Accounts:
             return
         self._seen = found
         self.trouble = ""
-        if book is not None and book != self.book:
+        if book is not None and book != self._own:
             self._put(book)
             log.warning("users and rules were read again file=%s", self._file.path)
             self._tell(Changed("file read again", str(self._file.path.name), "", ""))
 
+    def _look_at_plain(self, plain: PlainWatch) -> None:
+        if plain.poll(self._clock.now_ms()):
+            self._put(self._own)
+            self._tell(Changed("ACL files read again", f"{len(plain.book.users)} users", "", ""))
+
+    @property
+    def plain_trouble(self) -> str:
+        """Return why RocketMQ's ACL files, as they lie there, are not used; empty: they are."""
+        return "" if self._plain is None else self._plain.complaint
+
+    def _merged(self) -> Book:
+        return self._own if self._plain is None else merged(self._own, self._plain.book)
+
+    def is_plain(self, name: str) -> bool:
+        """Return whether a user is an account of RocketMQ's ACL files."""
+        return (
+            self._plain is not None
+            and name in self._plain.book.users
+            and name not in self._own.users
+        )
+
+    def _with(self, name: str) -> Book:
+        """Return our own users and rules, with an account of the ACL files that is to change."""
+        if self._plain is None or not self.is_plain(name):
+            return self._own
+        now_ms = self._clock.now_ms()
+        log.warning(
+            "user=%s is taken over from %s, which no longer counts for it",
+            name, self._plain.file_of(name),
+        )  # fmt: skip
+        book = self._own.with_user(self._plain.book.users[name], now_ms)
+        return book.with_entries(name, self._plain.book.entries.get(name, ()), now_ms)
+
     def put_user(self, user: User, *, by: str, peer: str) -> None:
         """Create or change a user."""
-        what = "user changed" if user.name in self.book.users else "user created"
-        self._change(self.book.with_user(user, self._clock.now_ms()))
+        what = "user changed" if user.name in self._own.users else "user created"
+        self._change(self._with(user.name).with_user(user, self._clock.now_ms()))
         if len(user.secret) < SECRET_CHARS_GOOD:
             log.warning("the secret of user=%s is short; give it 16 characters or more", user.name)
         self._tell(Changed(what, user.name, by, peer))
 
     def delete_user(self, name: str, *, by: str, peer: str) -> None:
         """Delete a user with all rules; an unknown one is no error."""
-        if name in self.book.users:
-            self._change(self.book.without_user(name, self._clock.now_ms()))
+        if self._plain is not None and self.is_plain(name):
+            raise NoPermission(
+                f"User:{name} stands in {self._plain.file_of(name)}; delete it there"
+            )
+        if name in self._own.users:
+            self._change(self._own.without_user(name, self._clock.now_ms()))
             self._tell(Changed("user deleted", name, by, peer))
 
     def put_entries(self, name: str, entries: Iterable[Entry], *, by: str, peer: str) -> None:
         """Add rules of a user, or replace those for the same resources."""
-        self._change(self.book.with_entries(name, entries, self._clock.now_ms()))
+        self._change(self._with(name).with_entries(name, entries, self._clock.now_ms()))
         self._tell(Changed("rules changed", name, by, peer))
 
     def delete_entries(
         self, name: str, resource: Resource | None, policy: PolicyType, *, by: str, peer: str
     ) -> None:
         """Delete the rule for a resource, or all rules of a user."""
-        self._change(self.book.without_entries(name, resource, policy, self._clock.now_ms()))
+        self._change(self._with(name).without_entries(name, resource, policy, self._clock.now_ms()))
         self._tell(Changed("rules deleted", name, by, peer))
 
     def replace(self, book: Book, *, by: str, peer: str) -> bool:
         """Take all users and rules of another server if they are newer."""
-        if book.version <= self.book.version:
+        if book.version <= self._own.version:
             return False
         self._change(book)
         self._tell(Changed("taken from a broker", f"{len(book.users)} users", by, peer))
@@ -254,8 +311,9 @@ class Accounts:
         self.trouble = ""
         self._put(book)
 
-    def _put(self, book: Book) -> None:
-        self.book = book
+    def _put(self, own: Book) -> None:
+        self._own = own
+        self.book = self._merged()
         self.epoch += 1
         for listener in self._listeners:
             listener()
@@ -308,8 +366,10 @@ class Guard:
         self._own_topics = own_topics
         self._certified = certified
         self._inner = inner_user(config.inner_credentials)
+        self._inner_name = "" if self._inner is None else self._inner.name
         self._connections: dict[int, _Connection] = {}
         self._owners: dict[Brought, tuple[str, int]] = {}
+        self._owned_by: dict[str, int] = {}
         self._macs: dict[str, hmac.HMAC] = {}
         self._verdicts: dict[tuple[str, Need, bytes], Verdict] = {}
         self.admitted = 0
@@ -524,32 +584,72 @@ class Guard:
             raise _Refusal(Reason.UNREADABLE, str(error)) from None
         known = self._known(connection)
         for one in names:
-            owner = known.brought.get(one)
-            if owner is None and one[0] is not What.GROUP:
-                owner = self._owners.get(one, ("", 0))[0]
+            owner = known.brought.get(one) or self._owner(one)
             if owner and owner != user:
                 what = f"{one[0].name.capitalize()}:{one[1]}"
                 raise _Refusal(Reason.TAKEN, f"{what} belongs to another user.", what)
         new = [one for one in names if one not in known.brought]
-        if len(known.brought) + len(new) > BROUGHT_MAX or len(self._owners) + len(new) > OWNED_MAX:
+        if (
+            len(known.brought) + len(new) > BROUGHT_MAX
+            or len(self._owners) + len(new) > OWNED_MAX
+            or self._owned_by.get(user, 0) + len(new) > OWNED_OF_USER_MAX
+        ):
             raise _Refusal(Reason.TAKEN, "too many client ids, groups or producers here.")
         for one in new:
             known.brought[one] = user
             if one[0] is not What.GROUP:
-                self._owners[one] = user, self._owners.get(one, (user, 0))[1] + 1
+                self._own(one, user)
+
+    def _owner(self, one: Brought) -> str:
+        """Return whose a client id or a producer is; empty: nobody's."""
+        owner = self._owners.get(one, ("", 0))[0]
+        if not owner and one[0] is What.PRODUCER:
+            owner = self._owners.get((What.NAMED_PRODUCER, one[1]), ("", 0))[0]
+        return owner if owner in self.accounts.book.users or owner == self._inner_name else ""
+
+    def _own(self, one: Brought, user: str) -> None:
+        owner, count = self._owners.get(one, ("", 0))
+        if owner != user:  # a new name, or that of a user who is deleted
+            self._owned_by[user] = self._owned_by.get(user, 0) + 1
+            if owner:
+                self._disown(owner)
+            count = 0
+        self._owners[one] = user, count + 1
+
+    def _disown(self, user: str) -> None:
+        left = self._owned_by[user] - 1
+        if left:
+            self._owned_by[user] = left
+        else:
+            del self._owned_by[user]
 
     def connection_lost(self, connection: Peer) -> None:
-        """Forget a connection; what only it has brought is free again."""
+        """Forget a connection; what only it has brought is free again, but for named producers."""
         known = self._connections.pop(connection.id, None)
         if known is None:
             return
         for one, user in known.brought.items():
-            if one[0] is not What.GROUP:
-                count = self._owners[one][1] - 1
-                if count:
-                    self._owners[one] = user, count
-                else:
-                    del self._owners[one]
+            owner, count = self._owners.get(one, ("", 0))
+            if owner != user:
+                continue  # a group; or a user who was deleted meanwhile, and a new owner
+            if count > 1 or one[0] is What.NAMED_PRODUCER:
+                self._owners[one] = user, count - 1
+            else:
+                del self._owners[one]
+                self._disown(user)
+
+    def member_may(self, connection: Peer, group: str, need: Need) -> bool:
+        """Return whether the user who brought a group on a connection may do something."""
+        known = self._connections.get(connection.id)
+        name = None if known is None else known.brought.get((What.GROUP, group))
+        user = None if name is None else self.accounts.book.users.get(name)
+        if user is None or not user.enabled:
+            return not self._enforces
+        try:
+            self._check_needs(user, (need,), connection.peer_host)
+        except _Refusal:
+            return not self._enforces
+        return True
 
     # -- refusals --------------------------------------------------------------------------------
 
@@ -594,6 +694,8 @@ class Guard:
             found[f"accessRefused_{user or 'nobody'}_{code}"] = str(count)
         if self.accounts.trouble:
             found["accessTrouble"] = self.accounts.trouble
+        if self.accounts.plain_trouble:
+            found["accessPlainTrouble"] = self.accounts.plain_trouble
         return found
 
 
@@ -628,8 +730,16 @@ def check_settings(config: AccessConfig, *, needs_inner: bool) -> None:
         raise ConfigError(
             "access.level=off contradicts authenticationEnabled=true; leave one of them out"
         )
+    if config.level == "off" and config.acl_enable:
+        raise ConfigError("access.level=off contradicts aclEnable=true; leave one of them out")
+    if config.acl_enable and not config.rocketmq_home:
+        raise ConfigError(
+            "aclEnable=true needs the home of the ACL files: give rocketmqHome=DIR or ROCKETMQ_HOME"
+        )
     first_user(config.init_user)
     inner_user(config.inner_credentials)
+    # With aclEnable alone this is a broker of RocketMQ 4, whose name servers check nothing.
+    needs_inner = needs_inner and not config.only_plain
     if config.effective_level == "enforce" and needs_inner and not config.inner_credentials:
         raise ConfigError(
             "access is enforced, and brokers and name servers cannot speak with each other "
@@ -641,9 +751,16 @@ def open_accounts(
     file: AccessFile, config: AccessConfig, clock: Clock, *, needs_super: bool
 ) -> Accounts:
     """Load the users; create the first one. Raises ConfigError: nobody could change anything."""
-    accounts = Accounts(file, clock)
+    plain = None
+    if config.acl_enable:
+        plain = PlainWatch(Path(config.rocketmq_home))
+        plain.load(clock.now_ms())
+    accounts = Accounts(file, clock, plain)
+    needs_super = needs_super and not config.only_plain
     first = first_user(config.init_user)
-    if first is not None and first.name not in accounts.book.users:
+    if first is not None and (
+        first.name not in accounts.book.users or accounts.is_plain(first.name)
+    ):
         accounts.put_user(first, by="initAuthenticationUser", peer="")
     if needs_super and config.effective_level == "enforce" and not accounts.book.has_super:
         raise ConfigError(

@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
-from inorder.access.inner import signer
-from inorder.access.records import encode_book, plain
+from inorder.access.inner import INNER_LINE, signer, wrapping
+from inorder.access.records import encode_book
+from inorder.access.storage import unpredictable
 from inorder.errors import (
     BrokerError,
     BrokerNameTaken,
@@ -163,6 +164,7 @@ class Registration:
         addresses = [part.strip() for part in config.namesrv.replace(",", ";").split(";")]
         self._links = [_Link(address) for address in dict.fromkeys(filter(None, addresses))]
         self._signed = signer(config.access.inner_credentials)
+        self._wrap = wrapping(config.access.inner_credentials, unpredictable)
         self._tasks = Tasks(f"registration of {config.name}")
         self._body: tuple[tuple[int, int], bytes] | None = None
         self._ready = False
@@ -337,7 +339,13 @@ class Registration:
         book = self._broker.accounts.book
         if list(map(str, book.version)) == known.split(":") or not book.users:
             return
-        command = command_of(PutAccess(), encode_book(book, plain))
+        if self._wrap is None:
+            logger.error(
+                "namesrv=%s controls access and gets no users from here; set %s",
+                connection.address, INNER_LINE,
+            )  # fmt: skip
+            return
+        command = command_of(PutAccess(), encode_book(book, self._wrap))
         try:
             succeeded(
                 await connection.request(

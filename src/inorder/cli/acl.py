@@ -1,16 +1,26 @@
-"""`inorder acl set | list | get | delete`: what users may do."""
+"""`inorder acl set | list | get | delete | import`: what users may do."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from inorder.cli.failures import fail
 from inorder.cli.oncluster import Cluster, OutputOption, YesOption, confirm, on_cluster
-from inorder.cli.output import Output, as_json, put_page, say, table
+from inorder.cli.output import Output, as_json, put_line, put_page, say, table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from inorder.access.plainacl import Remark
+    from inorder.access.rules import Book
+    from inorder.client.admin import Admin
     from inorder.client.admin.users import RuleView
+
+_CREATED: Final = "created"
+_THERE: Final = "is there already, and stays as it is"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -107,6 +117,130 @@ def delete(
     target.run(lambda admin: admin.acls.delete(user, resource, default=default))
     what = "all rules" if resource is None else f"the rule for {resource}"
     say(output, f"{what} of user {user} deleted", user=user, resource=resource, deleted=True)
+
+
+@app.command("import")
+@on_cluster
+def import_(
+    target: Cluster,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="plain_acl.yml, acl/*.yml, or RocketMQ's home with conf/.", metavar="FILE..."
+        ),
+    ],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only report; nothing is asked and nothing changed.")
+    ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Of a stopped broker: into its files.", metavar="DIR"),
+    ] = None,
+    key_file: Annotated[
+        str, typer.Option("--key-file", help="With --data: access.key_file.", metavar="FILE")
+    ] = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make users and rules of RocketMQ 4's ACL files, with their keys. A user who is there already
+    stays as it is. Each line of the files that is not kept as it stands is reported.
+    """
+    from inorder.access.plainfiles import read_given
+
+    book, remarks = read_given(files)
+    outcomes = dict.fromkeys(book.users, "would be created")
+    if not dry_run and data is not None:
+        outcomes = _import_stopped(book, data, key_file)
+    elif not dry_run:
+        outcomes = target.run(lambda admin: _import(admin, book))
+    _report(book, outcomes, remarks, output)
+
+
+async def _import(admin: Admin, book: Book) -> dict[str, str]:
+    """Create each user with its rules, what is denied first; return what became of it."""
+    from inorder.access.rules import PolicyType, action_names
+    from inorder.errors import BrokerError
+
+    outcomes = {}
+    for name, user in book.users.items():
+        try:
+            await admin.users.create(name, user.secret.decode(), is_super=user.is_super)
+        except BrokerError as error:
+            if "is existed" not in error.remark:
+                raise
+            outcomes[name] = _THERE
+            continue
+        alike: dict[Any, list[str]] = {}
+        for one in sorted(book.entries.get(name, ()), key=lambda one: one.allow):
+            kind = one.allow, one.actions, one.sources, one.type
+            alike.setdefault(kind, []).append(str(one.resource))
+        for (allow, actions, sources, policy), resources in alike.items():
+            await admin.acls.set(
+                name,
+                resources,
+                action_names(actions),
+                allow=allow,
+                sources=map(str, sources),
+                default=policy is PolicyType.DEFAULT,
+            )
+        outcomes[name] = _CREATED
+    return outcomes
+
+
+def _import_stopped(book: Book, data: str, key_file: str) -> dict[str, str]:
+    """Put users and rules into the file of a broker that does not run, all or none."""
+    from inorder.access.plainbook import merged
+    from inorder.access.rules import Book, Version
+    from inorder.access.storage import NAME, open_file
+    from inorder.clock import SystemClock
+    from inorder.disk import OsFiles
+
+    files, folder = OsFiles(), Path(data)
+    files.makedirs(folder)
+    try:
+        with files.lock(folder / "lock", b""):
+            file = open_file(files, folder / "inorder" / NAME, key_file)
+            own = file.load() or Book()
+            both = merged(own, book)
+            version = Version(SystemClock().now_ms(), own.version.counter + 1)
+            file.save(Book(both.users, both.entries, version))
+    except BlockingIOError:
+        fail(f"a broker runs in {data}; leave --data out to ask it")
+    return {name: _THERE if name in own.users else _CREATED for name in book.users}
+
+
+def _report(
+    book: Book, outcomes: Mapping[str, str], remarks: Sequence[Remark], output: Output
+) -> None:
+    if output is Output.JSON:
+        users = [
+            {
+                "user": name,
+                "super": user.is_super,
+                "rules": len(book.entries.get(name, ())),
+                "outcome": outcomes[name],
+            }
+            for name, user in book.users.items()
+        ]
+        lines = [
+            {
+                "file": one.place.file,
+                "line": one.place.line,
+                "column": one.place.column,
+                "text": one.text,
+            }
+            for one in remarks
+        ]
+        put_page(as_json({"users": users, "remarks": lines}))
+        return
+    cells = [
+        (name, "super" if user.is_super else "normal", len(book.entries.get(name, ())),
+         outcomes[name])
+        for name, user in book.users.items()
+    ]  # fmt: skip
+    put_page(table(("user", "type", "rules", "outcome"), cells))
+    for one in remarks:
+        put_line(str(one))
 
 
 def _show(rules: list[RuleView], output: Output) -> None:

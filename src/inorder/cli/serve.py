@@ -85,7 +85,8 @@ def up(
     """Start a name server and a broker in one process, or several brokers in one process each.
 
     --set means the broker; write --set nameserver.NAME=VALUE for the name server. A properties
-    file of RocketMQ, given with --config, means the broker too. TLS settings mean both.
+    file of RocketMQ, given with --config, means the broker too. Settings of TLS and of access mean
+    both.
 
     With --brokers 3 there are broker-a, broker-b and broker-c, on --broker-port and 10 and 20 above
     it, with their files in --data, --data/broker-b and --data/broker-c. A topic that is created
@@ -352,18 +353,22 @@ def _same_access(
 ) -> tuple[AccessConfig, NameServerConfig]:
     """Apply the broker's settings of access to its name server, where that has none of its own.
 
-    A pair in one process needs no line with its credentials: it gets new ones at each start.
+    A pair in one process needs no line with its credentials: it gets new ones at each start. The
+    ACL files of RocketMQ 4 are the broker's: there name servers control nothing.
     """
     access = broker.config.access
     if access.effective_level != "off" and not access.inner_credentials and brokers == 1:
         from inorder.access.storage import own_credentials
 
         access = dataclasses.replace(access, inner_credentials=own_credentials())
-    names = [field.name for field in dataclasses.fields(AccessConfig)]
+    if access.only_plain:
+        return access, config
+    of_broker = {"init_user", "acl_enable", "rocketmq_home"}
+    names = {field.name for field in dataclasses.fields(AccessConfig)}
     changes = {
         name: getattr(access, name)
-        for name in names
-        if name != "init_user" and namesrv.values[f"access.{name}"].origin == "default"
+        for name in names - of_broker
+        if namesrv.values[f"access.{name}"].origin == "default"
     }
     return access, dataclasses.replace(config, access=dataclasses.replace(config.access, **changes))
 

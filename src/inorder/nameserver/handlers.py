@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from inorder.access.records import decode_book, unplain
+from inorder.access.inner import unwrapping
+from inorder.access.records import decode_book
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,
@@ -268,7 +269,8 @@ def put_access(desk: Desk, call: Call) -> Command:
     if desk.accounts is None:
         raise CodeNotSupported(not_supported(call.request.code))
     try:
-        book = decode_book(call.request.body, unplain)
+        unwrap = unwrapping(desk.config.access.inner_credentials)
+        book = decode_book(call.request.body, unwrap)
         desk.accounts.replace(book, by=call.user, peer="")
     except (RemoteProtocolError, StoreError) as error:
         raise SystemError_(str(error)) from None

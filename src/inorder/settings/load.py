@@ -126,11 +126,13 @@ def read_environment(env: Mapping[str, str], cls: type) -> dict[str, tuple[str, 
     """Return name -> (value, variable) of the settings of `cls` in the environment.
 
     `INORDER_BROKER__STORE__FLUSH_INTERVAL_MS` is `store.flush_interval_ms` of the broker;
-    RocketMQ's own NAMESRV_ADDR counts where inorder's variable is not set.
+    RocketMQ's own NAMESRV_ADDR and ROCKETMQ_HOME count where inorder's variable is not set.
     """
     found: dict[str, tuple[str, str]] = {}
     if cls is BrokerConfig and env.get("NAMESRV_ADDR"):
         found["namesrv"] = (env["NAMESRV_ADDR"], "NAMESRV_ADDR")
+    if cls is BrokerConfig and env.get("ROCKETMQ_HOME"):
+        found["access.rocketmq_home"] = (env["ROCKETMQ_HOME"], "ROCKETMQ_HOME")
     prefix = f"INORDER_{section_of(cls).upper()}__"
     for variable in sorted(env):
         if variable.startswith(prefix):

@@ -70,6 +70,17 @@ def test_up_takes_its_options(started: list[Any], tmp_path: Path) -> None:
     assert broker.store.sync_flush
 
 
+def test_the_switch_of_rocketmq_4_means_the_broker(started: list[Any], tmp_path: Path) -> None:
+    """Its name servers control nothing; the home of its files comes from the environment, too."""
+    words = ["up", "--data", str(tmp_path), "--set", "aclEnable=true"]
+    result = CliRunner().invoke(app, words, env={"ROCKETMQ_HOME": "/opt/rocketmq"})
+    assert result.exit_code == 0, result.output
+    namesrv, broker = started
+    assert namesrv.access.effective_level == "off"
+    assert broker.access.effective_level == "enforce"
+    assert broker.access.rocketmq_home == "/opt/rocketmq"
+
+
 def test_options_win_over_set_and_file(started: list[Any], tmp_path: Path) -> None:
     """A flag is the last word; what only the file says stays."""
     file = tmp_path / "broker.conf"

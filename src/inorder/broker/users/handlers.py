@@ -65,7 +65,7 @@ def create_user(call: Call[CreateUser]) -> Command:
     """Create a user."""
     accounts, name = _accounts(call), call.request.username
     user = new_user(name, decode_user_request(call.command.body))
-    if name in accounts.book.users:
+    if name in accounts.book.users and not accounts.is_plain(name):
         raise NoPermission("The user is existed")
     accounts.put_user(user, **_by(call))
     return call.reply()
