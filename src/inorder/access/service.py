@@ -53,6 +53,7 @@ from inorder.access.rules import (
     Resource,
     User,
     Verdict,
+    action_names,
     decide,
     reachable,
     refused,
@@ -136,6 +137,10 @@ class Refused:
     resource: str = ""
     enforced: bool = True
     """Whether it was refused; false at the level `log`."""
+    action: str = ""
+    rule: str = ""
+    """The entry that decided; empty if none did."""
+    request_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,7 +553,11 @@ class Guard:
                 reason = Reason.POLICY if verdict.entry is None else Reason.DENY
                 error = refused(user.name, need.kind, need.name, _shown(host), verdict)
                 resource = f"{need.kind.name.capitalize()}:{need.name}"
-                raise _Refusal(reason, error.remark, resource)
+                raise _Refusal(
+                    reason, error.remark, resource,
+                    ",".join(action_names(need.actions)),
+                    "" if verdict.entry is None else f"{verdict.entry.resource} Deny",
+                )  # fmt: skip
 
     def _verdict(self, user: User, need: Need, host: bytes) -> Verdict:
         address = host[:-4]
@@ -669,6 +678,9 @@ class Guard:
             command.is_oneway,
             refusal.resource[:REMARK_CHARS_MAX],
             enforced,
+            refusal.action,
+            refusal.rule[:REMARK_CHARS_MAX],
+            command.request_id,
         )
         for watcher in self.accounts.watchers:
             watcher.refused(told)
@@ -702,11 +714,15 @@ class Guard:
 class _Refusal(Exception):
     """A request is not admitted."""
 
-    def __init__(self, reason: Reason, remark: str, resource: str = "") -> None:
+    def __init__(
+        self, reason: Reason, remark: str, resource: str = "", action: str = "", rule: str = ""
+    ) -> None:
         super().__init__(remark)
         self.reason = reason
         self.remark = remark
         self.resource = resource
+        self.action = action
+        self.rule = rule
 
 
 def _shown(host: bytes) -> str:
@@ -748,14 +764,16 @@ def check_settings(config: AccessConfig, *, needs_inner: bool) -> None:
 
 
 def open_accounts(
-    file: AccessFile, config: AccessConfig, clock: Clock, *, needs_super: bool
-) -> Accounts:
+    file: AccessFile, config: AccessConfig, clock: Clock, *, needs_super: bool,
+    watchers: Iterable[Watcher] = (),
+) -> Accounts:  # fmt: skip
     """Load the users; create the first one. Raises ConfigError: nobody could change anything."""
     plain = None
     if config.acl_enable:
         plain = PlainWatch(Path(config.rocketmq_home))
         plain.load(clock.now_ms())
     accounts = Accounts(file, clock, plain)
+    accounts.watchers += watchers
     needs_super = needs_super and not config.only_plain
     first = first_user(config.init_user)
     if first is not None and (

@@ -162,7 +162,16 @@ def _nothing(fields: Mapping[str, str], body: bytes) -> str:
 _TOPIC: Final = _of(Topic="topic")
 _TOPIC_AND_GROUP: Final = _of(Topic="topic", Group="group")
 _USER: Final = _of(User="username")
-_SUBJECT: Final = _of(Subject="subject", Resource="resource")
+_SUBJECT_IN_HEADER: Final = _of(Subject="subject", Resource="resource")
+_RESOURCES_IN_BODY: Final = _in_body(Resource="resource")
+
+
+def _rules(fields: Mapping[str, str], body: bytes) -> str:
+    """Name whose rules a request changes, and the resources of the rules."""
+    found = (_SUBJECT_IN_HEADER(fields, body), _RESOURCES_IN_BODY(fields, body) if body else "")
+    return ",".join(filter(None, found))
+
+
 _KEY: Final = _of(Namespace="namespace", Key="key")
 _BROKER: Final = _of(Broker="brokerName")
 
@@ -190,9 +199,9 @@ CHANGES: Final[Mapping[int, Change]] = {
     RequestCode.AUTH_CREATE_USER: Change("Create", _USER),
     RequestCode.AUTH_UPDATE_USER: Change("Update", _USER),
     RequestCode.AUTH_DELETE_USER: Change("Delete", _USER),
-    RequestCode.AUTH_CREATE_ACL: Change("Create", _SUBJECT),
-    RequestCode.AUTH_UPDATE_ACL: Change("Update", _SUBJECT),
-    RequestCode.AUTH_DELETE_ACL: Change("Delete", _SUBJECT),
+    RequestCode.AUTH_CREATE_ACL: Change("Create", _rules),
+    RequestCode.AUTH_UPDATE_ACL: Change("Update", _rules),
+    RequestCode.AUTH_DELETE_ACL: Change("Delete", _rules),
     ExtensionCode.PRODUCER_DROP: Change("Delete", _of(Producer="producerId")),
     ExtensionCode.LEASE_FREE: Change("Update", _of(Topic="topic", Group="group", Queue="queueId")),
     ExtensionCode.REDRIVE: Change("Update", _TOPIC_AND_GROUP),

@@ -18,6 +18,7 @@ from inorder.audit.storage import AuditFiles
 from inorder.logs import get_logger
 
 if TYPE_CHECKING:
+    from inorder.access.service import Changed, Refused
     from inorder.clock import Clock
     from inorder.config import BrokerConfig, NameServerConfig
     from inorder.disk import Files
@@ -28,6 +29,31 @@ logger = get_logger(__name__)
 WAITING_BYTES_MAX: Final = 1024 * 1024
 STOP_MS: Final = 1000
 COMPLAINT_MS: Final = 60_000
+
+
+class AccessEvents:
+    """What the audit log hears of users and rules; a `Watcher` of `access/service.py`.
+
+    Changes that a request asks for are left out: the answer to the request tells of them.
+    """
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    def refused(self, refusal: Refused) -> None:
+        """Note a request that is refused, or would be at the level `enforce`."""
+        self._audit.refused(
+            user=refusal.user, peer=refusal.peer, code=refusal.code, resource=refusal.resource,
+            action=refusal.action, verdict="deny" if refusal.enforced else "passed",
+            rule=refusal.rule, reason=refusal.reason.value, request_id=refusal.request_id,
+        )  # fmt: skip
+
+    def changed(self, change: Changed) -> None:
+        """Note a change that no request of an operator asked for."""
+        if not change.peer:
+            self._audit.changed(
+                user=change.by, peer="", code=0, resource=change.subject, action=change.what
+            )
 
 
 class Audit:
@@ -56,12 +82,12 @@ class Audit:
 
     def refused(
         self, *, user: str | None, peer: str, code: int, resource: str = "", action: str = "",
-        rule: str = "", reason: str = "", request_id: int = 0,
+        verdict: str = "deny", rule: str = "", reason: str = "", request_id: int = 0,
     ) -> None:  # fmt: skip
         """Note that a request was refused, by which rule and for what reason."""
         if self.enabled and not self._stopped:
             self._take(Event(
-                "refused", user or "", peer, code, resource, action, "deny", rule, reason,
+                "refused", user or "", peer, code, resource, action, verdict, rule, reason,
                 request_id,
             ))  # fmt: skip
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from inorder.access.codes import SESSION_CODES
-from inorder.access.service import Refused
+from inorder.access.service import FAILED_LOGINS, Refused
+from inorder.audit.rules import CHANGES
 from inorder.broker.admin import handlers as admin_handlers
 from inorder.broker.assignments import handlers as assignment_handlers
 from inorder.broker.cleaning import handlers as cleaning_handlers
@@ -438,10 +439,15 @@ class Router:
         if isinstance(judged, Refused):
             self.refuse(connection, command, judged)
             return None
+        user = judged.user.name
+        if not connection.admit_user("" if judged.inner or judged.passed else user):
+            return None
         fields = command.fields
         for name in _CREDENTIALS:
             if name in fields:
                 del fields[name]
+        if command.code in CHANGES:  # for the audit log, when the answer is known
+            fields[AK] = "" if judged.passed else user
         return judged
 
     def _serve_sends(
@@ -479,7 +485,11 @@ class Router:
         code = ResponseCode.NO_PERMISSION
         self._refusals.refused(now_ms, connection.peer, command.code, code, refused.remark)
         fields = self._region if command.code in _SENDING else None
-        self.answer(connection, command, command.reply(code, refused.remark, fields=fields))
+        reply = command.reply(code, refused.remark, fields=fields)
+        if refused.reason in FAILED_LOGINS:
+            connection.failed_login(refused.user, lambda: self._reply(connection, command, reply))
+        else:
+            self._reply(connection, command, reply)
 
     def _control(
         self, connection: ServerConnection, command: Command, admission: Admission | None
@@ -597,8 +607,12 @@ class Router:
             self._refusals.refused(now_ms, connection.peer, command.code, reply.code, reply.remark)
         audit = self._broker.audit
         if audit.enabled:
-            user = connection.user or connection.tls_user
+            user = connection.tls_user if self._guard is None else command.fields.get(AK)
             audit.answered(user, connection.peer, command, reply.code)
+        self._reply(connection, command, reply)
+
+    def _reply(self, connection: ServerConnection, command: Command, reply: Command) -> None:
+        """Send an answer, with the session of a client of inorder."""
         if command.is_oneway or connection.closed:
             return
         if (

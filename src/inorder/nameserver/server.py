@@ -11,15 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inorder.access.codes import NAME_SERVER, SESSION_CODES
-from inorder.access.service import Guard, Refused, check_settings, open_accounts
+from inorder.access.service import (
+    FAILED_LOGINS,
+    Guard,
+    Refused,
+    check_settings,
+    open_accounts,
+)
 from inorder.access.storage import NAME, open_file, unpredictable
-from inorder.audit.service import Audit
+from inorder.audit.rules import CHANGES
+from inorder.audit.service import AccessEvents, Audit
 from inorder.errors import AlreadyClosed, LocalProtocolError
 from inorder.logs import get_logger
 from inorder.nameserver import handlers
 from inorder.nameserver.rules import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
 from inorder.nameserver.storage import KvFile
-from inorder.net.accepted import ServerConnection
+from inorder.net.accepted import ServerConnection, user_of_peer
 from inorder.net.fairness import SHARE_MS
 from inorder.net.peerlog import QuietLog, Refusals
 from inorder.net.server import Server, ServerStatistics, connections_below
@@ -27,6 +34,7 @@ from inorder.tasks import Tasks, periodic
 from inorder.wire.codes import LanguageCode, RequestCode, ResponseCode
 from inorder.wire.extensions import ACCESS, SESSION
 from inorder.wire.header import decode_command
+from inorder.wire.signature import AK
 
 if TYPE_CHECKING:
     from inorder.access.service import Accounts
@@ -127,10 +135,14 @@ class NameServer:
             return None
         file = open_file(self._files, Path(self.config.data) / NAME, config.key_file)
         # A user made here would be newer than those of the brokers.
-        accounts = open_accounts(file, replace(config, init_user=""), self.clock, needs_super=False)
+        accounts = open_accounts(
+            file, replace(config, init_user=""), self.clock, needs_super=False,
+            watchers=[AccessEvents(self.audit)],
+        )  # fmt: skip
         self.guard = Guard(
-            accounts, config, NAME_SERVER, handlers.HANDLERS.keys(), draw=unpredictable
-        )
+            accounts, config, NAME_SERVER, handlers.HANDLERS.keys(), draw=unpredictable,
+            certified=user_of_peer,
+        )  # fmt: skip
         return accounts
 
     async def stop(self) -> None:
@@ -159,15 +171,26 @@ class NameServer:
         if self.guard is not None:
             admission = self.guard.admit(connection, request)
             if isinstance(admission, Refused):
-                reply = request.reply(ResponseCode.NO_PERMISSION, admission.remark)
-                self._reply(connection, request, reply)
+                self._refuse(connection, request, admission)
                 return
             user = admission.user.name
+            if not connection.admit_user("" if admission.inner or admission.passed else user):
+                return
+            if request.code in CHANGES:
+                request.fields[AK] = "" if admission.passed else user
         steps = handlers.answer_steps(self.desk, handlers.Call(request, connection, now_ms, user))
         if not self._step(connection, request, steps):
             # Later requests of this peer wait; those of others come in between.
             connection.hold()
             self._server.turns.later(lambda: self._go_on(connection, request, steps))
+
+    def _refuse(self, connection: ServerConnection, request: Command, refused: Refused) -> None:
+        """Answer a request that the guard does not admit; the guard has told the audit log."""
+        reply = request.reply(ResponseCode.NO_PERMISSION, refused.remark)
+        if refused.reason in FAILED_LOGINS:
+            connection.failed_login(refused.user, lambda: self._reply(connection, request, reply))
+        else:
+            self._reply(connection, request, reply)
 
     def _go_on(self, connection: ServerConnection, request: Command, steps: Steps[Command]) -> None:
         """Take one more step of a long request, unless its connection is gone."""
@@ -190,6 +213,9 @@ class NameServer:
             reply = request.reply(ResponseCode.SYSTEM_ERROR, type(error).__name__)
         else:
             return False
+        if self.audit.enabled:
+            user = connection.tls_user if self.guard is None else request.fields.get(AK)
+            self.audit.answered(user, connection.peer, request, reply.code)
         self._reply(connection, request, reply)
         self._clean_up()
         return True
@@ -204,9 +230,6 @@ class NameServer:
                 "peer=%s code=%d answered=%d remark=%s",
                 connection.peer, request.code, reply.code, reply.remark or "",
             )  # fmt: skip
-        if self.audit.enabled:
-            user = connection.user or connection.tls_user
-            self.audit.answered(user, connection.peer, request, reply.code)
         if request.is_oneway:
             return
         if self.guard is not None:

@@ -178,6 +178,16 @@ class ServerConnection(asyncio.Protocol):
         if server.users.counts:
             self._meters += (meter,)
 
+    def admit_user(self, name: str) -> bool:
+        """Apply the limits of a user who has logged in; return whether the request is served.
+
+        An empty name is that of a server, or of nobody: no limits of a user hold.
+        """
+        if name and name != self._user:
+            self.user = name
+            return not self.closed
+        return True
+
     def failed_login(self, user: str, answer: Callable[[], None]) -> None:
         """Count a failed login, and call `answer`: at once, or late if there were many.
 
@@ -737,6 +747,11 @@ class ServerConnection(asyncio.Protocol):
             self._taken_bytes = taken
             return False
         return now_ms - self._stalled_since_ms >= limit_ms
+
+
+def user_of_peer(peer: object) -> str | None:
+    """Return the user that the checked certificate of a peer names."""
+    return peer.tls_user if isinstance(peer, ServerConnection) else None
 
 
 def _size(frame: RawFrame) -> int:

@@ -8,6 +8,8 @@ from inorder.access import codes
 from inorder.access.rules import is_system_topic
 from inorder.access.service import Accounts, Guard, check_settings, open_accounts
 from inorder.access.storage import NAME, open_file, unpredictable
+from inorder.audit.service import AccessEvents
+from inorder.net.accepted import user_of_peer
 from inorder.wire.properties import get
 from inorder.wire.record import decode
 from inorder.wire.requests.replies import reply_topic
@@ -54,7 +56,9 @@ def load_accounts(broker: Broker) -> Accounts | None:
         return None
     path = config.data_path / "inorder" / NAME
     file = open_file(broker.files, path, config.access.key_file)
-    return open_accounts(file, config.access, broker.clock, needs_super=True)
+    return open_accounts(
+        file, config.access, broker.clock, needs_super=True, watchers=[AccessEvents(broker.audit)]
+    )
 
 
 def make_guard(broker: Broker, accounts: Accounts, served: Collection[int]) -> Guard:
@@ -69,4 +73,5 @@ def make_guard(broker: Broker, accounts: Accounts, served: Collection[int]) -> G
         lookups=Messages(broker),
         cluster=config.cluster,
         own_topics=frozenset((config.trace_topic_name, reply_topic(config.cluster))),
+        certified=user_of_peer,
     )
