@@ -291,7 +291,11 @@ class ListAcls(msgspec.Struct, frozen=True):
 
 
 class PutAccess(msgspec.Struct, frozen=True):
-    """Give a name server the broker's users and rules; it takes them if they are newer."""
+    """Give a name server the broker's users and rules; it takes them if they are newer.
+
+    Each secret is encrypted with keys that both have from their inner credentials
+    (`access/inner.py`).
+    """
 
     CODE: ClassVar = ExtensionCode.PUT_ACCESS
     REPLY = EMPTY
