@@ -25,8 +25,9 @@ READS = {
     305, 307, 308, 309, 315, 317, 321, 328, 343, 345, 351, 352, 402, 7103, 7123, 7131, 7132, 7133,
     7143, 7170, 200055, 3004, 3005, 3009, 3010,
 }  # fmt: skip
-OF_NAME_SERVERS = {101, 103, 105, 106, 206, 219, 224, 304, 311, 312, 313, 319, 322, 901, 904}
-"""Reads, and registrations, which come every 30 s from each broker."""
+OF_NAME_SERVERS = {101, 103, 105, 106, 206, 219, 224, 304, 311, 312, 313, 319, 322, 901, 904,
+                   7180}  # fmt: skip
+"""Reads, and what brokers say of themselves: registrations, their users and rules."""
 
 
 def test_every_request_is_a_change_or_is_none() -> None:
