@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from inorder.access.rules import User
 from inorder.broker.broker import Broker
 from inorder.clock import SystemClock
-from inorder.config import AccessConfig, BrokerConfig, NameServerConfig, NetConfig
+from inorder.config import BrokerConfig, NetConfig
 from inorder.disk import OsFiles
 from inorder.errors import InorderError
-from inorder.nameserver.server import NameServer
 from inorder.net.connection import Connection
 from inorder.net.rules import FAILURES_FREE
 from inorder.wire.header import Command
@@ -29,7 +29,6 @@ from tests.integration.accesskit import (
     SETTINGS,
     Caller,
     allow,
-    connect,
     entry,
     guarded,
     guarded_names,
@@ -37,7 +36,6 @@ from tests.integration.accesskit import (
     send_of,
     signed,
     stored,
-    until,
 )
 from tests.integration.brokerkit import PATIENT_MS, SMALL
 from tests.kit.certificates import Certificates
@@ -115,11 +113,7 @@ def test_a_certificate_names_a_user_and_his_rights(tmp_path: Path) -> None:
             stranger = await open_as(certificates.client("mallory"))
             assert (await stranger.raw(Command.request(SEND, send_of("A"), b"6"))).code == 16
             assert stored(broker) == {("A", 1): 1, ("B", 1): 1}
-            allow(broker, "alice", is_enabled_changed=True) if False else None
-            broker.accounts.put_user(  # type: ignore[union-attr]
-                replace(broker.accounts.book.users["alice"], enabled=False),  # type: ignore[union-attr]
-                by="test", peer="",
-            )  # fmt: skip
+            allow(broker, "alice", enabled=False)
             again = await alice.raw(Command.request(SEND, send_of("A"), b"7"))
             assert again.code == 16
             assert stored(broker) == {("A", 1): 1, ("B", 1): 1}
@@ -232,17 +226,17 @@ def test_a_user_has_his_own_limits_of_connections_and_requests() -> None:
                 allow(broker, user, entry("Topic:A", "Pub"))
             mine = [await caller.open() for _ in range(4)]
             for one in mine[:3]:
-                assert (await one.ask("alice", SEND, send_of("A"))).code == 0
+                assert (await one.ask("alice", SEND, send_of("A"), b"x")).code == 0
             with pytest.raises(InorderError):
-                await mine[3].ask("alice", SEND, send_of("A"))
+                await mine[3].ask("alice", SEND, send_of("A"), b"x")
             assert stored(broker) == {("A", 1): 3}
-            assert (await caller.ask("bob", SEND, send_of("A"))).code == 0
+            assert (await caller.ask("bob", SEND, send_of("A"), b"x")).code == 0
             mine[0].connection.close()
             again = await caller.open()
             async with asyncio.timeout(30):
                 while True:
                     try:
-                        assert (await again.ask("alice", SEND, send_of("A"))).code == 0
+                        assert (await again.ask("alice", SEND, send_of("A"), b"x")).code == 0
                         break
                     except InorderError:
                         again = await caller.open()
@@ -261,9 +255,9 @@ def test_requests_of_a_user_wait_for_his_limit_on_all_connections() -> None:
                 allow(broker, user, entry("Topic:A", "Pub"))
             callers = [await caller.open() for _ in range(2)]
             for one in callers:
-                assert (await one.ask("alice", SEND, send_of("A"))).code == 0
+                assert (await one.ask("alice", SEND, send_of("A"), b"x")).code == 0
             waiting = [
-                asyncio.ensure_future(callers[n % 2].ask("alice", SEND, send_of("A")))
+                asyncio.ensure_future(callers[n % 2].ask("alice", SEND, send_of("A"), b"x"))
                 for n in range(100)
             ]
             await asyncio.sleep(0.2)
@@ -271,7 +265,7 @@ def test_requests_of_a_user_wait_for_his_limit_on_all_connections() -> None:
                 "alice", BEAT, body=b'{"clientID":"c","producerDataSet":[{"groupName":"PG"}]}'
             )
             assert beat.code == 0
-            assert (await caller.ask("bob", SEND, send_of("A"))).code == 0
+            assert (await caller.ask("bob", SEND, send_of("A"), b"x")).code == 0
             assert sum(not one.done() for one in waiting) > 20
             assert {one.code for one in await asyncio.gather(*waiting)} == {0}
             for one in callers:
@@ -290,12 +284,8 @@ def test_failed_logins_are_answered_late_and_correct_ones_at_once(server: str) -
         code = 28 if server == "broker" else 105
         async with runs as found:
             one, caller = found[0], found[1]
-            one.guard.accounts.put_user(
-                replace(one.guard.accounts.book.users["root"])
-                if server == "broker"
-                else _root(),
-                by="test", peer="",
-            )  # fmt: skip
+            root = User("root", ROOT[1].encode(), is_super=True)
+            one.guard.accounts.put_user(root, by="test", peer="")
             wrong = {"secret": "not the secret of root"}
             began = loop.time()
             for _ in range(FAILURES_FREE):
@@ -315,9 +305,3 @@ def test_failed_logins_are_answered_late_and_correct_ones_at_once(server: str) -
             other.connection.close()
 
     asyncio.run(story())
-
-
-def _root() -> Any:
-    from inorder.access.rules import User  # noqa: PLC0415
-
-    return User("root", ROOT[1].encode(), is_super=True)

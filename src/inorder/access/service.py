@@ -412,6 +412,13 @@ class Guard:
         self.admitted += 1
         return Admission(user, inner, self.accounts.epoch, needs, connection.peer_host)
 
+    def screen(self, connection: Peer, command: Command) -> bool:
+        """Return whether the body of a long request is worth receiving, by its header alone."""
+        if not self._enforces:
+            return True
+        name = command.fields.get(AK) or self._certified(connection) or ""
+        return name in self.accounts.book.users or (bool(name) and name == self._inner_name)
+
     def still(self, admission: Admission) -> NoPermission | None:
         """Judge a request that was held once more; None: it may go on."""
         self.accounts.look()

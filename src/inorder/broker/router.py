@@ -486,6 +486,7 @@ class Router:
         self._refusals.refused(now_ms, connection.peer, command.code, code, refused.remark)
         fields = self._region if command.code in _SENDING else None
         reply = command.reply(code, refused.remark, fields=fields)
+        command.body = b""  # the answer may be late
         if refused.reason in FAILED_LOGINS:
             connection.failed_login(refused.user, lambda: self._reply(connection, command, reply))
         else:

@@ -143,6 +143,7 @@ class NameServer:
             accounts, config, NAME_SERVER, handlers.HANDLERS.keys(), draw=unpredictable,
             certified=user_of_peer,
         )  # fmt: skip
+        self._server.screen = self.guard.screen
         return accounts
 
     async def stop(self) -> None:
@@ -187,6 +188,7 @@ class NameServer:
     def _refuse(self, connection: ServerConnection, request: Command, refused: Refused) -> None:
         """Answer a request that the guard does not admit; the guard has told the audit log."""
         reply = request.reply(ResponseCode.NO_PERMISSION, refused.remark)
+        request.body = b""  # the answer may be late
         if refused.reason in FAILED_LOGINS:
             connection.failed_login(refused.user, lambda: self._reply(connection, request, reply))
         else:

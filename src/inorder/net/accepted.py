@@ -50,6 +50,14 @@ WAITING_FRAMES_MAX = 4096
 """The same as a number."""
 FRAME_BYTES = 8
 """What a frame has beside header and body."""
+SCREENED_BYTES = 32 * 1024
+"""A frame that is longer is looked at when its header is there, where users are checked."""
+UNSCREENED_BYTES_MAX = 128 * 1024
+"""If the header is longer, nobody looks; before a login the frame counts as a long one."""
+UNVERIFIED_BYTES_MAX = 64 * 1024 * 1024
+"""Long frames that begin from one address, on connections where nobody has logged in."""
+UNVERIFIED_TOTAL_MAX = 256 * 1024 * 1024
+"""The same from all addresses."""
 NO_HOST = bytes(8)
 TLS_HANDSHAKE = 0x16
 """First byte of a TLS connection; a frame starts with 0 or 1."""
@@ -75,6 +83,10 @@ class FrameHandler(Protocol):
         ...
 
 
+Screen = Callable[["ServerConnection", "Command"], bool]
+"""Whether a request may be of somebody known, by its header alone."""
+
+
 class _Waiting:
     """Requests of a connection that are over a limit."""
 
@@ -95,7 +107,7 @@ class ServerConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_active", "_active_at_ms", "_calls", "_decoder", "_deferred", "_gone", "_greedy", "_held",
+        "_active", "_active_at_ms", "_calls", "_charged", "_decoder", "_deferred", "_gone", "_greedy", "_held",
         "_in_line", "_light", "_light_from_ms", "_meters", "_partial_since_ms", "_parts",
         "_queued_bytes", "_reading_paused", "_reason", "_server", "_stalled_since_ms", "_started",
         "_taken_bytes", "_tight", "_tls", "_transport", "_user", "_waiting", "_written_bytes",
@@ -119,6 +131,7 @@ class ServerConnection(asyncio.Protocol):
         """The user that the peer's certificate names, if it was checked and names one."""
         self._decoder: FrameDecoder | None = None
         self._calls: Calls | None = None
+        self._charged = 0
         self._deferred: list[RawFrame] = []
         self._gone = ""
         self._greedy = False
@@ -411,6 +424,8 @@ class ServerConnection(asyncio.Protocol):
             if frames:
                 self._partial_since_ms = -1
                 server.frames_received += len(frames)
+                if self._charged:
+                    self._discharge()
                 if self._meters:
                     frames = self._within_limits(frames)
                     if not frames:
@@ -424,6 +439,8 @@ class ServerConnection(asyncio.Protocol):
                     server.handler.frames_received(self, frames)
                 else:
                     self._serve_share(frames)
+            elif server.screen is not None and not self._decoder.screened:
+                self._screen(server.screen, self._decoder)
         except Exception as error:
             self._failed(error)
 
@@ -455,6 +472,8 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = "the peer closed" if exc is None else f"{type(exc).__name__}: {exc}"
+        if self._charged:
+            self._discharge()
         self._transport = None
         self._decoder = None
         self._parts = []
@@ -474,6 +493,29 @@ class ServerConnection(asyncio.Protocol):
         self._deferred = []
         if self.id != 0:  # else it was refused, and the handler never saw it
             self._server.turns.do(self._forget)
+
+    def _screen(self, screen: Screen, decoder: FrameDecoder) -> None:
+        """Take the body of a long frame only from somebody who may be known."""
+        if decoder.pending_bytes <= SCREENED_BYTES:
+            return
+        frame = decoder.begun()
+        if frame is None and decoder.pending_bytes <= UNSCREENED_BYTES_MAX:
+            return
+        decoder.screened = True
+        if frame is not None and not screen(self, decode_command(frame)):
+            decoder.pass_over()
+        elif self._user is None:
+            self._charged = decoder.needed_bytes
+            if not self._server.charge(self.peer_host[:-4], self._charged):
+                self._complain(
+                    "sent a large request before any login, beside too many of its address",
+                    "let its clients log in with a small request first",
+                )
+                self.abort("too many large requests before a login")
+
+    def _discharge(self) -> None:
+        self._server.charge(self.peer_host[:-4], -self._charged)
+        self._charged = 0
 
     def _forget(self) -> None:
         """Tell handler, callers and server that the connection is closed."""

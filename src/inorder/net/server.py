@@ -4,7 +4,8 @@ A connection cuts its input into frames and gives the handler *all* frames of on
 in one synchronous call. Output is queued and written once per tick of the loop, for all
 connections of the server together. What a peer can cost is bounded:
 
-- memory: the bytes it sent (up to one frame), and the replies it did not read. Above
+- memory: the bytes it sent (up to one frame; where users are checked, long ones only from
+  somebody who names a user, and before a login up to UNVERIFIED_BYTES_MAX of an address), and the replies it did not read. Above
   `write_buffer_bytes_max` nothing more is read from it, and frames that were read wait; above
   OUTPUT_FACTOR_MAX times that, or if it reads nothing for `frame_timeout_ms`, it is closed. When
   the unread replies of all connections exceed half of `unread_bytes_max`, each may have only a
@@ -37,7 +38,13 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.errors import AlreadyClosed, ConfigError
 from inorder.logs import get_logger
-from inorder.net.accepted import FrameHandler, ServerConnection
+from inorder.net.accepted import (
+    UNVERIFIED_BYTES_MAX,
+    UNVERIFIED_TOTAL_MAX,
+    FrameHandler,
+    Screen,
+    ServerConnection,
+)
 from inorder.net.fairness import Turns
 from inorder.net.peerlog import QuietLog
 from inorder.net.rules import Failures, Meters
@@ -240,6 +247,10 @@ class Server:
             connections_max=config.connections_per_user_max,
         )
         self.failures = Failures()
+        self.screen: Screen | None = None
+        """Judges long frames by their header; None: whoever sends one may."""
+        self._unverified: dict[bytes, int] = {}
+        self._unverified_bytes = 0
         self.limited_total = 0
         self._waiting_bytes = 0
         self._connections: dict[int, ServerConnection] = {}
@@ -407,6 +418,16 @@ class Server:
         self.note_unread(connection, 0)
         if not self._connections and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
+
+    def charge(self, address: bytes, size: int) -> bool:
+        """Count a long frame before any login, or discount it; return whether there is room."""
+        self._unverified_bytes += size
+        held = self._unverified.get(address, 0) + size
+        if held:
+            self._unverified[address] = held
+        else:
+            self._unverified.pop(address, None)
+        return held <= UNVERIFIED_BYTES_MAX and self._unverified_bytes <= UNVERIFIED_TOTAL_MAX
 
     def note_unread(self, connection: ServerConnection, size: int) -> None:
         """Count the bytes that a peer has not read yet."""

@@ -9,7 +9,7 @@ import pytest
 
 from inorder.audit.rules import CHANGES, NAMES_MAX, Event, audits, line, lost_line
 from inorder.broker.router import HANDLERS as BROKER_HANDLERS
-from inorder.config import AuditConfig, BrokerConfig, NameServerConfig
+from inorder.config import AccessConfig, AuditConfig, BrokerConfig, NameServerConfig
 from inorder.nameserver.handlers import HANDLERS as NAME_SERVER_HANDLERS
 
 NOW_MS = 1_700_000_000_007
@@ -122,7 +122,7 @@ class Checked:
 
     def __init__(self, mode: str, access: str) -> None:
         self.audit = AuditConfig(mode=mode)
-        self.access = access
+        self.access = AccessConfig(level=access)
 
 
 def test_when_there_is_an_audit_log() -> None:

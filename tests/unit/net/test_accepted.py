@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -770,5 +771,63 @@ def test_failed_logins_are_answered_late_then_closed() -> None:
         assert delays[-1] == 5.0
         assert connection.closed
         assert server.failures.closed_total == 1
+
+    play(story)
+
+
+LONG = 40 * 1024
+
+
+def test_a_long_body_of_nobody_is_not_kept() -> None:
+    """The request comes with its header alone, at its end; later ones are whole."""
+
+    async def story(server: Server, connection: Any, t: Any, recorder: Recorder, c: Any) -> None:
+        server.screen = lambda _, command: command.code != 7
+        data = frame_of(body=b"x" * 1_000_000, code=7) + frame_of(body=b"y" * LONG, code=8)
+        for at in range(0, len(data), 10_000):
+            connection.data_received(data[at : at + 10_000])
+            assert sum(map(len, connection._decoder._chunks)) < 60_000
+        found = [one for call in recorder.calls for one in call]
+        assert [len(one[2]) for one in found] == [0, LONG]
+
+    play(story)
+
+
+def test_long_requests_before_a_login_share_a_bounded_room(monkeypatch: Any) -> None:
+    """Who comes when it is full is closed; what is complete, or lost, makes room again."""
+    monkeypatch.setattr("inorder.net.server.UNVERIFIED_BYTES_MAX", 3 * LONG)
+
+    async def story(server: Server, first: Any, transport: Any, r: Any, c: Any) -> None:
+        server.screen = lambda _, command: True
+        data = frame_of(body=b"x" * LONG)
+        second, _ = connect(server)
+        third, _ = connect(server)
+        known, _ = connect(server)
+        known.user = "alice"
+        for one in (first, second, known, third):
+            one.data_received(data[:-1])
+        assert [one.closed for one in (first, second, known, third)] == [False] * 3 + [True]
+        first.data_received(data[-1:])
+        second.connection_lost(None)
+        third.connection_lost(None)
+        fourth, _ = connect(server)
+        fourth.data_received(data[:-1])
+        fifth, _ = connect(server)
+        fifth.data_received(data[:-1])
+        assert not (fourth.closed or fifth.closed)
+
+    play(story)
+
+
+def test_a_header_without_end_counts_as_a_long_request(monkeypatch: Any) -> None:
+    """Before a login nobody may fill the memory with the beginnings of headers."""
+    monkeypatch.setattr("inorder.net.server.UNVERIFIED_BYTES_MAX", 1_000_000)
+
+    async def story(server: Server, connection: Any, t: Any, r: Any, c: Any) -> None:
+        server.screen = lambda _, command: True
+        connection.data_received(struct.pack(">iI", 1_000_100, 1_000_000) + b"x" * 100_000)
+        assert not connection.closed
+        connection.data_received(b"x" * 40_000)
+        assert connection.closed
 
     play(story)
