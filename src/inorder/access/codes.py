@@ -28,7 +28,7 @@ from inorder.wire.codes import RequestCode as R
 from inorder.wire.extensions import ExtensionCode as X
 from inorder.wire.header import Command
 from inorder.wire.ids import parse_message_id
-from inorder.wire.names import AUTO_CREATE_TOPIC
+from inorder.wire.names import AUTO_CREATE_TOPIC, ORDER_TOPIC_CONFIG
 from inorder.wire.requests.assignments import decode_mode, decode_query
 from inorder.wire.requests.groups import (
     ClientHeartbeat,
@@ -329,11 +329,14 @@ def _route(command: Command, _: Lookups) -> Iterable[Need]:
     return (topic_need(topic, ROUTE_READS),)
 
 
+_OF_TOPICS: Final = (keymap.NAMESPACE, ORDER_TOPIC_CONFIG)
+
+
 def _key_value(actions: Action) -> Needs | Special:
-    """Need the topic whose key map it is; other values need a super user."""
+    """Need the topic whose key map or order it is; other values need a super user."""
 
     def read(command: Command, _: Lookups) -> Iterable[Need]:
-        if command.fields.get("namespace") != keymap.NAMESPACE:
+        if command.fields.get("namespace") not in _OF_TOPICS:
             raise NoPermission("the key-value config needs a super user")
         return (topic_need(_field(command, "key"), actions),)
 
@@ -555,7 +558,8 @@ NAME_SERVER: Final[Mapping[int, Row]] = {
     R.BROKER_HEARTBEAT: Row(_CLUSTER_UPDATE),
     R.WIPE_WRITE_PERM_OF_BROKER: Row(SUPER),
     R.ADD_WRITE_PERM_OF_BROKER: Row(SUPER),
-    R.DELETE_TOPIC_IN_NAMESRV: Row(SUPER),
+    # As at the broker: a tool that deletes a topic asks both.
+    R.DELETE_TOPIC_IN_NAMESRV: Row(_topic(Action.DELETE)),
     R.REGISTER_TOPIC_IN_NAMESRV: Row(SUPER),
     R.GET_KV_CONFIG: Row(_key_value(ROUTE_READS)),
     R.PUT_KV_CONFIG: Row(_key_value(Action.CREATE | Action.UPDATE)),

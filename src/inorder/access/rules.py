@@ -48,6 +48,8 @@ SOURCES_MAX: Final = 100
 KNOWN_SECRETS: Final = frozenset(("12345678", "rocketmq", "password"))
 """Secrets of RocketMQ's examples and shipped defaults."""
 
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group in which tools read; a rule can give it to whoever looks at messages."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.@|-]+")
 
 
@@ -289,7 +291,9 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_system_group(group: str) -> bool:
-    """Return whether a group belongs to the broker or to its tools."""
+    """Return whether a group belongs to the broker."""
+    if group == TOOLS_GROUP:
+        return False
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 

@@ -174,7 +174,8 @@ def test_system_topics_and_groups_take_a_super_user() -> None:
         assert reachable(Kind.TOPIC, topic, Action.PUB, own_topics=own)
         assert not reachable(Kind.TOPIC, topic, Action.SUB, own_topics=own)
     assert not reachable(Kind.GROUP, "CID_RMQ_SYS_TRANS", Action.SUB, own_topics=own)
-    assert not reachable(Kind.GROUP, "TOOLS_CONSUMER", Action.SUB, own_topics=own)
+    assert not reachable(Kind.GROUP, "SELF_TEST_C_GROUP", Action.SUB, own_topics=own)
+    assert reachable(Kind.GROUP, "TOOLS_CONSUMER", Action.SUB, own_topics=own)
     assert reachable(Kind.GROUP, "billing", Action.SUB, own_topics=own)
     assert reachable(Kind.TOPIC, "orders", Action.SUB, own_topics=own)
 
