@@ -148,6 +148,29 @@ def test_nobody_takes_the_room_for_names_of_all(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(play())
 
 
+def test_long_names_are_not_remembered() -> None:
+    """A frame has room for names of a megabyte: those of a client, a producer, a topic, a group."""
+    long = "x" * 100_000
+
+    async def play() -> None:
+        async with site() as (broker, _, bob):
+            guard = broker.guard
+            assert guard is not None
+            kept = dict(guard._owners)
+            assert (await bob.ask("bob", 34, {}, beat(long))).code == NO_PERMISSION
+            beats = beat("bob@1", producers=(long,))
+            assert (await bob.ask("bob", 34, {}, beats)).code == NO_PERMISSION
+            hello = {"producerId": long, "incarnation": "1", "named": "true", "protocol": "2"}
+            code = ExtensionCode.PRODUCER_HELLO
+            assert (await bob.ask("bob", code, hello)).code == NO_PERMISSION
+            assert (await bob.ask("bob", 310, send_of(long), b"x")).code == NO_PERMISSION
+            assert (await bob.ask("bob", 11, pull_of("mine", long))).code == NO_PERMISSION
+            assert guard._owners == kept
+            assert not [key for key in guard._verdicts if long in repr(key)]
+
+    asyncio.run(play())
+
+
 def collision(prefix: str, target: str) -> str:
     """Return an end for a text that gives it Java's hash of another one."""
     length, low, high = 7, 33, 122

@@ -75,6 +75,8 @@ log = get_logger(__name__)
 VERDICTS_MAX: Final = 10_000
 BROUGHT_MAX: Final = 4096
 """Client ids, groups and producers that one connection may bring."""
+NAME_KEPT_MAX: Final = 512
+"""Characters of a name that is remembered; a frame has room for a million."""
 OWNED_MAX: Final = 400_000
 """Client ids and producers of all users together."""
 OWNED_OF_USER_MAX: Final = 50_000
@@ -579,6 +581,8 @@ class Guard:
                     actions = Action.PUB
                 entries = self.accounts.book.entries.get(user.name, ())
                 found = decide(entries, need.kind, need.name, actions, address)
+            if len(need.name) > NAME_KEPT_MAX:
+                return found
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()
             self._verdicts[key] = found
@@ -605,6 +609,8 @@ class Guard:
                 what = f"{one[0].name.capitalize()}:{one[1]}"
                 raise _Refusal(Reason.TAKEN, f"{what} belongs to another user.", what)
         new = [one for one in names if one not in known.brought]
+        if any(len(name) > NAME_KEPT_MAX for _, name in new):
+            raise _Refusal(Reason.UNREADABLE, "a client id, group or producer has too long a name.")
         if (
             len(known.brought) + len(new) > BROUGHT_MAX
             or len(self._owners) + len(new) > OWNED_MAX
