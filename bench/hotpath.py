@@ -288,7 +288,9 @@ def _judging(folder: Path) -> dict[str, float]:
     bound.learn(Command(0, fields={SESSION: session}))
     found = {}
     for name, signer in (("verify", plain), ("verify+", bound)):
-        commands = list(map(decode_command, map(_framed, map(signer.signed_frame, _sends_of_256()))))
+        commands = list(
+            map(decode_command, map(_framed, map(signer.signed_frame, _sends_of_256())))
+        )
         known = guard._connections[connection.id]
         started = time.perf_counter()
         for command in commands:

@@ -55,7 +55,7 @@ SETTINGS = {
     "nameserver.net.idle_timeout_ms": "8000",
     "nameserver.net.frame_timeout_ms": "4000",
 }
-SECRET = "the-secret-of-the-witness"  # noqa: S105
+SECRET = "the-secret-of-the-witness"
 CHECKED = {**SETTINGS, "access.level": "enforce"}
 USER = {"INORDER_BROKER__ACCESS__INIT_USER": json.dumps({"username": "root", "password": SECRET})}
 KEYS = {"INORDER_ACCESS_KEY": "root", "INORDER_SECRET_KEY": SECRET}
@@ -402,7 +402,9 @@ def main() -> int:
     words.add_argument(
         "--scale", type=float, default=1.0, help="size of the attack, 1 is all of it"
     )
-    words.add_argument("--only", nargs="*", choices={**PHASES, **ACCESS_PHASES}, help="phases to run")
+    words.add_argument(
+        "--only", nargs="*", choices={**PHASES, **ACCESS_PHASES}, help="phases to run"
+    )
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--json", type=Path, help="write the figures to a file")
     words.add_argument("--beside", action="store_true", help="watch a broker that is not attacked")

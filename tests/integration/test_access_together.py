@@ -32,7 +32,6 @@ from tests.integration.accesskit import (
     entry,
     guarded,
     guarded_names,
-    pull_of,
     send_of,
     signed,
     stored,

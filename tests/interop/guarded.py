@@ -26,14 +26,9 @@ QUEUES = 4
 BROKER_RUNTIME_INFO = 28
 INIT = json.dumps({"username": ROOT[0], "password": ROOT[1]}, separators=(",", ":"))
 INNER = json.dumps({"accessKey": "inner", "secretKey": "the-inner-secret"}, separators=(",", ":"))
-USERS_AND_RULES = {
-    "access.level": "enforce",
-    "initAuthenticationUser": INIT,
-    "innerClientAuthenticationCredentials": INNER,
-    "nameserver.access.level": "enforce",
-    "nameserver.initAuthenticationUser": INIT,
-    "nameserver.innerClientAuthenticationCredentials": INNER,
-}
+USERS_AND_RULES = {"access.level": "enforce", "access.init_user": INIT}
+SECRET_SETTINGS = ("access.init_user", "access.inner_credentials")
+"""Settings that no command line may have."""
 
 
 class SignedClient(RawClient):
@@ -63,8 +58,15 @@ class Guarded:
         self.root = root
         namesrv_port, port = free_ports(2)
         self.address, self.namesrv = ("127.0.0.1", port), ("127.0.0.1", namesrv_port)
-        flags = {"broker-port": port, "namesrv-port": namesrv_port, "data": self.directory / "data"}
-        self.child = start_ours("up", self.directory, flags=flags, settings=settings)
+        file = self.directory / "settings.toml"
+        given = {"access.inner_credentials": INNER, **settings}
+        secrets = [f"{name} = '{given.pop(name)}'" for name in SECRET_SETTINGS if name in given]
+        file.write_text("\n".join(("[broker]", *secrets, "")))
+        flags = {
+            "broker-port": port, "namesrv-port": namesrv_port, "data": self.directory / "data",
+            "config": file,
+        }  # fmt: skip
+        self.child = start_ours("up", self.directory, flags=flags, settings=given)
         try:
             self.child.wait_until(
                 lambda: "\nready " in f"\n{self.log()}", timeout_s=READY_TIMEOUT_S

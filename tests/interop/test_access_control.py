@@ -289,10 +289,7 @@ def test_an_installation_of_rocketmq_4_moves_without_new_keys(tmp_path: Path) ->
     path = home / "conf" / "plain_acl.yml"
     path.write_text(ACL_FILE)
     path.chmod(0o600)
-    settings = {
-        "aclEnable": "true", "rocketmqHome": home,
-        "innerClientAuthenticationCredentials": '{"accessKey":"inner","secretKey":"inner-secret"}',
-    }  # fmt: skip
+    settings = {"aclEnable": "true", "rocketmqHome": home}
     who = {"user": "RocketMQ4", "secret": "secret-of-rocketmq4"}
     root = ("rocketmq4admin", "secret-of-admin4")
     with Guarded(settings, root=root) as server:

@@ -772,7 +772,7 @@ def check_settings(config: AccessConfig, *, needs_inner: bool) -> None:
     if config.effective_level == "enforce" and needs_inner and not config.inner_credentials:
         raise ConfigError(
             "access is enforced, and brokers and name servers cannot speak with each other "
-            f"without the line {INNER_LINE} in the settings of each"
+            f"without the line {INNER_LINE} in the settings file of each"
         )
 
 
@@ -796,7 +796,8 @@ def open_accounts(
     if needs_super and config.effective_level == "enforce" and not accounts.book.has_super:
         raise ConfigError(
             "access is enforced, and there is no super user: run `inorder user create --data DIR "
-            f"--super NAME` once, or give the line {INIT_LINE}"
+            f"--super NAME` once, or give the line {INIT_LINE} in the settings "
+            "file"
         )
     if not file.is_sealed:
         log.warning(

@@ -5,7 +5,8 @@ in one synchronous call. Output is queued and written once per tick of the loop,
 connections of the server together. What a peer can cost is bounded:
 
 - memory: the bytes it sent (up to one frame; where users are checked, long ones only from
-  somebody who names a user, and before a login up to UNVERIFIED_BYTES_MAX of an address), and the replies it did not read. Above
+  somebody who names a user, and before a login up to UNVERIFIED_BYTES_MAX of an address), and the
+  replies it did not read. Above
   `write_buffer_bytes_max` nothing more is read from it, and frames that were read wait; above
   OUTPUT_FACTOR_MAX times that, or if it reads nothing for `frame_timeout_ms`, it is closed. When
   the unread replies of all connections exceed half of `unread_bytes_max`, each may have only a
