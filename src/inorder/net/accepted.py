@@ -108,11 +108,11 @@ class ServerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_active", "_active_at_ms", "_calls", "_charged", "_decoder", "_deferred", "_gone",
-        "_greedy", "_held", "_in_line", "_light", "_light_from_ms", "_meters", "_partial_since_ms", "_parts",
-        "_queued_bytes", "_reading_paused", "_reason", "_server", "_stalled_since_ms", "_started",
-        "_taken_bytes", "_tight", "_tls", "_transport", "_user", "_waiting", "_written_bytes",
-        "busy", "closed", "congested", "id", "noted_bytes", "peer", "peer_host", "state",
-        "tls_user",
+        "_greedy", "_held", "_in_line", "_light", "_light_from_ms", "_meters", "_partial_since_ms",
+        "_parts", "_queued_bytes", "_reading_paused", "_reason", "_server", "_stalled_since_ms",
+        "_started", "_taken_bytes", "_tight", "_tls", "_transport", "_user", "_waiting",
+        "_written_bytes", "busy", "closed", "congested", "id", "noted_bytes", "peer", "peer_host",
+        "state", "tls_user",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
