@@ -22,7 +22,8 @@ from inorder.disk import OsFiles
 from inorder.errors import InorderError
 from inorder.net.connection import Connection
 from inorder.net.rules import FAILURES_FREE
-from inorder.wire.header import Command
+from inorder.wire.frame import FrameDecoder, encode_frame
+from inorder.wire.header import Command, decode_command
 from tests.integration.accesskit import (
     ROOT,
     SECRETS,
@@ -35,6 +36,7 @@ from tests.integration.accesskit import (
     send_of,
     signed,
     stored,
+    until,
 )
 from tests.integration.brokerkit import PATIENT_MS, SMALL
 from tests.kit.certificates import Certificates
@@ -304,3 +306,66 @@ def test_failed_logins_are_answered_late_and_correct_ones_at_once(server: str) -
             other.connection.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("user", [None, "stranger", "alice"])
+def test_a_long_request_of_a_stranger_is_not_received(user: str | None) -> None:
+    """Its header says that nobody knows it: the body is dropped as it comes, and refused."""
+
+    async def story() -> None:
+        async with guarded() as (broker, caller):
+            allow(broker, "alice", entry("Topic:A", "Pub"))
+            body = bytes(700_000)
+            request = Command.request(SEND, send_of("A"), body, request_id=9)
+            if user is not None:
+                request = signed(user, SEND, send_of("A"), body, secret=SECRETS["alice"])
+            frame = encode_frame(request)
+            name, _, port = broker.address.rpartition(":")
+            reader, writer = await asyncio.open_connection(name, int(port))
+            writer.write(frame[:500_000])
+            await writer.drain()
+            server = broker.server
+
+            def kept() -> int:
+                newest = max(server.connections, key=lambda one: one.id)
+                decoder = newest._decoder
+                return 0 if decoder is None else sum(map(len, decoder._chunks))
+
+            await until(lambda: server.bytes_received >= 500_000)
+            assert (kept() > 400_000) is (user == "alice")
+            writer.write(frame[500_000:])
+            decoder, answers = FrameDecoder(), []
+            while not answers:
+                answers = decoder.receive_data(await reader.read(65536))
+            assert decode_command(answers[0]).code == (0 if user == "alice" else 16)
+            assert stored(broker) == ({("A", 1): 1} if user == "alice" else {})
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(story())
+
+
+def test_what_log_lets_pass_is_told_as_passed(tmp_path: Path) -> None:
+    """The line has the reason for which `enforce` would refuse; no answer is slowed."""
+
+    async def story() -> None:
+        access = replace(SETTINGS, level="log")
+        async with on_disk(tmp_path, access=access) as (broker, caller):
+            allow(broker, "alice", entry("Topic:A", "Pub"))
+            for _ in range(20):
+                wrong = signed("alice", SEND, send_of("A"), b"x", secret="not the secret of hers")
+                assert (await caller.raw(wrong)).code == 0
+            assert (await caller.ask("alice", 17, TOPIC)).code == 0
+            assert stored(broker) == {("A", 1): 20}
+
+    asyncio.run(story())
+    found = audit_lines(tmp_path)
+    passed = [one for one in found if one["event"] == "refused"]
+    assert {(one["verdict"], one["reason"]) for one in passed[:20]} == {
+        ("passed", "wrong signature")
+    }
+    # Who changed something is told only if it was proved.
+    assert [(one["verdict"], one["reason"]) for one in passed[20:]] == [
+        ("passed", "no matching policy")
+    ]
+    assert [one["user"] for one in found if one["code"] == 17] == ["alice", ""]

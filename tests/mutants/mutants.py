@@ -34,6 +34,8 @@ _QUEUES = "inorder.client.send.queues"
 _IN_BATCHES = "tests/unit/client/send/test_automatic_batches.py::"
 
 _ACCESS_RULES = "inorder.access.rules"
+_ACCESS_SERVICE = "inorder.access.service"
+_IN_TOGETHER = "tests/integration/test_access_together.py::"
 _IN_ACCESS = "tests/integration/test_access_broker.py::"
 _IN_ATTACKS = "tests/integration/test_access_attacks.py::"
 SIM = "sim"
@@ -1846,6 +1848,42 @@ MUTANTS = [
         "    if not request.topic:\n",
         "tests/unit/broker/replies/test_reply_rules.py::"
         "test_only_plain_messages_to_the_reply_topic_are_replies",
+    ),
+    # Access control, limits and audit together.
+    Mutant(
+        "guesses-are-not-slowed", "access", "a guesser of secrets is as fast as the network",
+        "inorder.broker.router",
+        "        if refused.reason in FAILED_LOGINS:\n",
+        "        if not refused.reason:\n",
+        f"{_IN_TOGETHER}test_failed_logins_are_answered_late_and_correct_ones_at_once",
+    ),
+    Mutant(
+        "a-certificate-signs-everything", "access", "a wrong signature over mutual TLS is not seen",
+        _ACCESS_SERVICE,
+        "        if name is None and given is None:\n",
+        "        if self._certified(connection):\n",
+        f"{_IN_TOGETHER}test_a_certificate_names_a_user_and_his_rights",
+    ),
+    Mutant(
+        "one-too-many-is-served", "limits", "the request of a connection too many is served",
+        "inorder.net.accepted",
+        "            return not self.closed\n        return True\n",
+        "            return True\n        return True\n",
+        f"{_IN_TOGETHER}test_a_user_has_his_own_limits_of_connections_and_requests",
+    ),
+    Mutant(
+        "a-refusal-is-told-twice", "audit", "a refused change has a second line, as if it was tried",
+        "inorder.broker.router",
+        "        else:\n            self._reply(connection, command, reply)\n",
+        "        else:\n            self.answer(connection, command, reply)\n",
+        f"{_IN_TOGETHER}test_audit_lines_of_refusals_and_changes",
+    ),
+    Mutant(
+        "bodies-of-nobody-are-kept", "access", "16 MB of a stranger are received and then refused",
+        _ACCESS_SERVICE,
+        "        if not self._enforces:\n            return True\n",
+        "        if self.level:\n            return True\n",
+        f"{_IN_TOGETHER}test_a_long_request_of_a_stranger_is_not_received",
     ),
     # Certificates, limits, audit.
     Mutant(

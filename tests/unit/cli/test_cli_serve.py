@@ -13,7 +13,7 @@ import inorder.cli.supervising
 import inorder.embedded
 import inorder.nameserver.server
 from inorder.cli.contents import app
-from inorder.config import BrokerConfig, NameServerConfig, NetConfig, is_open
+from inorder.config import AccessConfig, BrokerConfig, NameServerConfig, NetConfig, is_open
 from tests.kit.commands import CliRunner
 
 
@@ -256,7 +256,7 @@ class Judged:
     """Settings as far as `is_open` reads them."""
 
     def __init__(self, access: str) -> None:
-        self.access = access
+        self.access = AccessConfig(level=access)
         self.net = NetConfig()
 
 
