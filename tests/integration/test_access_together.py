@@ -313,7 +313,7 @@ def test_a_long_request_of_a_stranger_is_not_received(user: str | None) -> None:
     """Its header says that nobody knows it: the body is dropped as it comes, and refused."""
 
     async def story() -> None:
-        async with guarded() as (broker, caller):
+        async with guarded() as (broker, _):
             allow(broker, "alice", entry("Topic:A", "Pub"))
             body = bytes(700_000)
             request = Command.request(SEND, send_of("A"), body, request_id=9)

@@ -1872,7 +1872,7 @@ MUTANTS = [
         f"{_IN_TOGETHER}test_a_user_has_his_own_limits_of_connections_and_requests",
     ),
     Mutant(
-        "a-refusal-is-told-twice", "audit", "a refused change has a second line, as if it was tried",
+        "a-refusal-is-told-twice", "audit", "a refused change has a second line",
         "inorder.broker.router",
         "        else:\n            self._reply(connection, command, reply)\n",
         "        else:\n            self.answer(connection, command, reply)\n",

@@ -338,7 +338,7 @@ class Broker:
         self.accounts = load_accounts(self)
         if self.accounts is not None:
             self.guard = make_guard(self, self.accounts, SERVED)
-            self.server.screen = self.guard.screen
+            self.server.judge_long(self.guard.screen)
 
     def _drop_attributes(self) -> bool:
         """Drop attributes that older versions accepted but never applied; return if any was."""

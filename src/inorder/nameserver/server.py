@@ -143,7 +143,7 @@ class NameServer:
             accounts, config, NAME_SERVER, handlers.HANDLERS.keys(), draw=unpredictable,
             certified=user_of_peer,
         )  # fmt: skip
-        self._server.screen = self.guard.screen
+        self._server.judge_long(self.guard.screen)
         return accounts
 
     async def stop(self) -> None:

@@ -290,6 +290,10 @@ class Server:
         """Return an open connection by its number."""
         return self._connections.get(connection_id)  # type: ignore[call-overload,no-any-return]
 
+    def judge_long(self, screen: Screen) -> None:
+        """Receive the body of a long frame only if this says so of its header."""
+        self.screen = screen
+
     def keep_descriptors(self, below: int | None) -> None:
         """Close new connections whose descriptor is not below this: files need the others."""
         self._descriptors_below = below
