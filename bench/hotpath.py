@@ -1,7 +1,11 @@
 """What one send, one batched message and one pull cost inside of the broker, without sockets.
 
 `filtered` is a pull with an SQL92 filter of two terms, for each message that it examines: finding
-the record and its properties, asking the filter. `filter` is the filter alone.
+the record and its properties, asking the filter. `filter` is the filter alone. `sign` is what
+credentials cost a client for each send of 256 bytes, `bind` the same on a connection that has a
+session. `verify` is what checking its signature costs a server, `verify+` with the mark of the
+session, `authorise` what checking the rights costs; `judged` is all that access control adds to a
+send: decoding it, both checks, and writing its header anew.
 
 Run: python -m bench.hotpath. Prints µs per message, the best of several rounds: this is the number
 to hold against when `broker/sends/service.py` or the store's append changes.
@@ -18,16 +22,27 @@ from types import SimpleNamespace
 from typing import Any
 
 from inorder.accelerated import native
+from inorder.access.codes import BROKER
+from inorder.access.rules import Entry, User, parse_actions, parse_resource
+from inorder.access.service import Accounts, Admission, Guard
+from inorder.access.storage import AccessFile
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.sends.service import Sends
 from inorder.broker.ticks import PendingReplies
 from inorder.clock import SystemClock
-from inorder.config import BrokerConfig, StoreConfig
+from inorder.config import AccessConfig, BrokerConfig, StoreConfig
+from inorder.credentials import Credentials
 from inorder.disk import OsFiles
 from inorder.filters.compiled import compile_filter
 from inorder.model import TopicConfig
+from inorder.net.signing import Signer
 from inorder.store.store import Store
+from inorder.wire.extensions import SESSION
+from inorder.wire.frame import FrameDecoder, RawFrame
+from inorder.wire.header import Command, decode_command, encode_header
 from inorder.wire.ids import UniqueIds, pack_host
+from inorder.wire.requests.sendframes import SendTemplate, by_map, json_text
+from inorder.wire.signature import AK, SIGNATURE
 
 ROUNDS = 15
 MESSAGES = 4096
@@ -37,6 +52,7 @@ BODY = b"x" * 200
 
 PRODUCER_ID = "0123456789abcdef"
 SQL = "amount >= 50 AND country = 'de'"
+CREDENTIALS = Credentials("bench", "a secret of 32 characters or so")
 SINK = "spark:bench:bench:broker-a:3"
 BULK = 1024
 
@@ -44,6 +60,8 @@ BULK = 1024
 class Connection:
     """A client's connection, as far as the hot path looks at it."""
 
+    id = 1
+    peer = "127.0.0.1:5000"
     peer_host = pack_host("127.0.0.1", 5000)
     closed = False
 
@@ -120,7 +138,8 @@ def measure(folder: Path) -> dict[str, float]:
     """Return the best µs per message of each path."""
     store, sends, producers = rig(folder)
     connection: Any = Connection()
-    names = ("send", "numbered", "batch", "bulk", "housekeep", "pull", "filtered", "filter")
+    names = ("send", "numbered", "batch", "bulk", "housekeep", "pull", "filtered", "filter", "sign",
+             "bind", "verify", "verify+", "authorise", "judged")  # fmt: skip
     best = dict.fromkeys(names, 9e9)
     producer = producers.hello(PRODUCER_ID, 1, connection, named=False)
     for queue_id in range(8):
@@ -167,6 +186,12 @@ def measure(folder: Path) -> dict[str, float]:
         _housekeep(store, MESSAGES)
         best["filtered"] = min(best["filtered"], _filtered(store))
         best["filter"] = min(best["filter"], _filter(headers))
+        best["sign"] = min(best["sign"], _signing(Signer(CREDENTIALS)))
+        bound = Signer(CREDENTIALS)
+        bound.learn(Command(0, fields={SESSION: "0" * 32}))
+        best["bind"] = min(best["bind"], _signing(bound))
+        for name, seconds in _judging(folder / f"access{round_number}").items():
+            best[name] = min(best[name], seconds)
     store.close()
     return {name: seconds * 1e6 for name, seconds in best.items()}
 
@@ -222,6 +247,77 @@ def _filtered(store: Any) -> float:
             queue, at, max_messages=32, max_bytes=262144, scan_max=800, wanted=wanted
         ).next_offset
     return (time.perf_counter() - started) / MESSAGES
+
+
+def _sends_of_256() -> list[bytes]:
+    template = SendTemplate(
+        group="bench", topic="Bench", template_topic="TBW102", template_queues=4, queue_id=3,
+        broker="broker-a",
+    )  # fmt: skip
+    template.set_producer(PRODUCER_ID, named=False)
+    properties = json_text("KEYS\x01k1\x02UNIQ_KEY\x01C000020242844E0E2F2A48FB00000001\x02")
+    return [
+        template.frame(
+            number, properties, b"x" * 256, numbers=(number,), placed=by_map(1, "0" * 16)
+        )
+        for number in range(MESSAGES)
+    ]
+
+
+def _signing(signer: Signer) -> float:
+    """Sign the frames of sends of 256 bytes, as a client does."""
+    frames = _sends_of_256()
+    started = time.perf_counter()
+    for frame in frames:
+        signer.signed_frame(frame)
+    return (time.perf_counter() - started) / len(frames)
+
+
+def _judging(folder: Path) -> dict[str, float]:
+    """Judge signed sends of 256 bytes of a user who has a rule for the topic."""
+    folder.mkdir()
+    accounts = Accounts(AccessFile(OsFiles(), folder / "access.json"), SystemClock())
+    accounts.put_user(User("bench", CREDENTIALS.secret_key.encode()), by="", peer="")
+    rule = Entry(parse_resource("Topic:Ben*"), parse_actions(["Pub"]), True)
+    accounts.put_entries("bench", [rule], by="", peer="")
+    config = AccessConfig(level="enforce")
+    guard = Guard(accounts, config, BROKER, BROKER.keys(), draw=bytes)
+    connection: Any = Connection()
+    session = guard.session_of(connection)
+    plain, bound = Signer(CREDENTIALS), Signer(CREDENTIALS)
+    bound.learn(Command(0, fields={SESSION: session}))
+    found = {}
+    for name, signer in (("verify", plain), ("verify+", bound)):
+        commands = list(
+            map(decode_command, map(_framed, map(signer.signed_frame, _sends_of_256())))
+        )
+        known = guard._connections[connection.id]
+        started = time.perf_counter()
+        for command in commands:
+            guard._authenticate(connection, known, command)
+        found[name] = (time.perf_counter() - started) / MESSAGES
+    frames = [_framed(plain.signed_frame(frame)) for frame in _sends_of_256()]
+    commands = list(map(decode_command, frames))
+    if not all(isinstance(guard.admit(connection, one), Admission) for one in commands):
+        raise SystemExit("the guard refused a send")
+    user, host = accounts.book.users["bench"], connection.peer_host
+    started = time.perf_counter()
+    for command in commands:
+        guard._check(BROKER[command.code], command, user, host, connection, inner=False)
+    found["authorise"] = (time.perf_counter() - started) / MESSAGES
+    started = time.perf_counter()
+    for frame in frames:
+        command = decode_command(frame)
+        guard.admit(connection, command)
+        del command.fields[AK], command.fields[SIGNATURE]
+        encode_header(command)
+    found["judged"] = (time.perf_counter() - started) / MESSAGES
+    return found
+
+
+def _framed(data: bytes) -> RawFrame:
+    (frame,) = FrameDecoder().receive_data(data)
+    return frame
 
 
 def _filter(headers: list[bytes]) -> float:

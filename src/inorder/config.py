@@ -13,9 +13,13 @@ from typing import Any
 MIB = 1024 * 1024
 
 
-def setting(default: Any, doc: str, *, rocketmq: str | None = None) -> Any:
-    """Declare a setting: default, one line of documentation, RocketMQ's name for it."""
-    return field(default=default, metadata={"doc": doc, "rocketmq": rocketmq})
+def setting(default: Any, doc: str, *, rocketmq: str | None = None, secret: bool = False) -> Any:
+    """Declare a setting: default, one line of documentation, RocketMQ's name for it.
+
+    A secret is never shown, and it is not taken from a command line.
+    """
+    metadata = {"doc": doc, "rocketmq": rocketmq, "secret": secret}
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 # Tables from here on: one setting a line.
@@ -65,9 +69,60 @@ class NetConfig:
     write_buffer_bytes_max: int = setting(8 * MIB, "unsent bytes of a connection at which reading from it pauses")
     unread_bytes_max: int = setting(256 * MIB, "unsent bytes of all connections; above, those with most are closed")
     outstanding_max: int = setting(4096, "requests of one connection that may wait for an answer")
+    connections_per_user_max: int = setting(0, "connections of one user at a time; 0: no limit")
+    requests_per_address_max: int = setting(0, "requests a second from one address; 0: no limit")
+    requests_per_user_max: int = setting(0, "requests a second of one user; 0: no limit")
+    bytes_per_address_max: int = setting(0, "bytes a second from and to one address; 0: no limit")
+    bytes_per_user_max: int = setting(0, "bytes a second from and to one user; 0: no limit")
     tls_mode: str = setting("permissive", "disabled, permissive or enforcing", rocketmq="tls.server.mode")
-    tls_certificate: str = setting("", "PEM file of the certificate chain", rocketmq="tls.server.certPath")
+    tls_certificate: str = setting("", "PEM file of the certificate chain; without it the server makes one, which proves nothing", rocketmq="tls.server.certPath")
     tls_key: str = setting("", "PEM file of the private key", rocketmq="tls.server.keyPath")
+    tls_key_password: str = setting("", "password of the private key", rocketmq="tls.server.keyPassword", secret=True)
+    tls_min_version: str = setting("1.2", "lowest version of TLS: 1.2 or 1.3")
+    tls_client_auth: str = setting("none", "certificates of clients: none, optional (one that is shown is checked) or require", rocketmq="tls.server.need.client.auth")
+    tls_trust: str = setting("", "PEM file of the authorities that sign the certificates of clients", rocketmq="tls.server.trustCertPath")
+    tls_users: bool = setting(False, "a client's certificate names its user: inorder:user:NAME as URI, else the common name")
+    tls_reload_interval_ms: int = setting(2000, "how often to look for new certificates; they count without a restart")
+    tls_enable: bool = setting(False, "use TLS towards name servers and other brokers", rocketmq="tls.enable")
+    tls_client_verify: bool = setting(True, "check their certificates and names, if tls_enable is set", rocketmq="tls.client.authServer")
+    tls_client_trust: str = setting("", "PEM file of the authorities that sign their certificates; default: those of the system", rocketmq="tls.client.trustCertPath")
+    tls_client_certificate: str = setting("", "PEM file of the certificate shown to them; default: tls_certificate", rocketmq="tls.client.certPath")
+    tls_client_key: str = setting("", "PEM file of its private key", rocketmq="tls.client.keyPath")
+    tls_client_key_password: str = setting("", "password of that key", rocketmq="tls.client.keyPassword", secret=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditConfig:
+    """The audit log of a server."""
+
+    mode: str = setting("auto", "audit log of refusals and administrative changes: on, off, or auto (on where users are checked)")
+    file_bytes_max: int = setting(16 * MIB, "size at which a new file of the audit log begins")
+    files_max: int = setting(8, "files of the audit log; the oldest is removed")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessConfig:
+    """Who may do what; off unless it is set."""
+
+    level: str = setting("", "off; log: let everything pass, and count what enforce would refuse; enforce. Empty: enforce if authenticationEnabled and authorizationEnabled are true, or aclEnable is, else off")
+    authentication: bool = setting(False, "RocketMQ's switch; it needs authorizationEnabled beside it", rocketmq="authenticationEnabled")
+    authorization: bool = setting(False, "RocketMQ's switch; it needs authenticationEnabled beside it", rocketmq="authorizationEnabled")
+    init_user: str = setting("", "the first super user, created at the start if it is not there: {\"username\":…,\"password\":…}", rocketmq="initAuthenticationUser", secret=True)
+    inner_credentials: str = setting("", "what servers of the cluster sign their requests to each other with, the same for all: {\"accessKey\":…,\"secretKey\":…}", rocketmq="innerClientAuthenticationCredentials", secret=True)
+    acl_enable: bool = setting(False, "read RocketMQ 4's ACL files below rocketmq_home, and enforce", rocketmq="aclEnable")
+    rocketmq_home: str = setting("", "where conf/plain_acl.yml and conf/acl/ lie; read if acl_enable is true. Empty: $ROCKETMQ_HOME", rocketmq="rocketmqHome")
+    key_file: str = setting("", "file with the key that encrypts the secrets in access.json: 64 hex digits, outside of the data directory; empty: they are not encrypted")
+
+    @property
+    def effective_level(self) -> str:
+        """Return off, log or enforce."""
+        both = self.authentication and self.authorization
+        return self.level or ("enforce" if both or self.acl_enable else "off")
+
+    @property
+    def only_plain(self) -> bool:
+        """Return whether RocketMQ 4's switch alone is on: accounts may come from its files only."""
+        return self.acl_enable and not (self.level or self.authentication or self.authorization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +188,8 @@ class BrokerConfig:
     store_replies: bool = setting(True, "keep the replies to requests in the cluster's reply topic", rocketmq="storeReplyMessageEnable")
     store: StoreConfig = field(default_factory=StoreConfig)
     net: NetConfig = field(default_factory=NetConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
+    access: AccessConfig = field(default_factory=AccessConfig)
 
     @property
     def data_path(self) -> Path:
@@ -152,6 +209,8 @@ class NameServerConfig:
     order_message_enable: bool = setting(False, "put orderTopicConf into routes", rocketmq="orderMessageEnable")
     return_order_config: bool = setting(True, "tell brokers the order topics", rocketmq="returnOrderTopicConfigToBroker")
     net: NetConfig = field(default_factory=NetConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
+    access: AccessConfig = field(default_factory=AccessConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +267,33 @@ class ClientConfig:
     avoid_failed_ms: int = setting(5000, "how long sends without a key pass over a broker that failed")
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     net: NetConfig = field(default_factory=NetConfig)
+
+
+# fmt: on
+
+
+def tls_fault(net: NetConfig) -> str:
+    """Return what is wrong with the TLS settings as a whole, or an empty text."""
+    if bool(net.tls_certificate) != bool(net.tls_key):
+        return "net.tls_certificate and net.tls_key belong together: set both or none"
+    if net.tls_client_key and not net.tls_client_certificate:
+        return "net.tls_client_key is of no use without net.tls_client_certificate; set both"
+    if net.tls_client_auth != "none" and not net.tls_trust:
+        return (
+            f"net.tls_client_auth={net.tls_client_auth} needs net.tls_trust, the PEM file of the "
+            "authorities of clients (RocketMQ's tls.server.trustCertPath): without it any "
+            "certificate would do"
+        )
+    if net.tls_users and net.tls_client_auth == "none":
+        return "net.tls_users needs net.tls_client_auth=optional or require: nobody is asked"
+    return ""
+
+
+def is_open(config: BrokerConfig | NameServerConfig) -> bool:
+    """Return whether whoever reaches the port may do everything.
+
+    Not if users are enforced, and not if every client has to show a certificate that is checked.
+    """
+    net = config.net
+    certified = net.tls_mode == "enforcing" and net.tls_client_auth == "require"
+    return not certified and config.access.effective_level != "enforce"

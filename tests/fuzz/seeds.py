@@ -49,6 +49,13 @@ ROUTES = {
     RequestCode.GET_BROKER_CLUSTER_INFO: 1,
     RequestCode.GET_BROKER_MEMBER_GROUP: 2,
 }
+ACL_FILES = (
+    "globalWhiteRemoteAddresses:\n- 10.1.1.*\naccounts:\n  - accessKey: appuser1  # c\n"
+    "    secretKey: 'battery-staple'\n    whiteRemoteAddress: 10.1.1.{1,2}\n    admin: false\n"
+    "    defaultTopicPerm: DENY\n    topicPerms:\n      - a=PUB|SUB\n      - b=DENY\n",
+    'accounts:\n- {accessKey: appuser1, secretKey: "battery-staple",\n  topicPerms: [a=PUB]}\n'
+    "dataVersion:\n- {counter: 1, timestamp: 1684290520350}\n",
+)
 
 
 def captured() -> Iterator[tuple[int | None, bytes, RawFrame, Command]]:
@@ -150,6 +157,7 @@ def _by_hand(seeds: dict[str, list[bytes]]) -> None:
         packed = compress_body(algorithm, b"hello" * 100, 5)
         seeds["compressed_body"].append(bytes((number,)) + packed)
     seeds["topic_attributes"] += [b"+message.type=FIFO,-reserve.time", b"+queue.type=BatchCQ"]
+    seeds["acl_file"] += [one.encode() for one in ACL_FILES]
     seeds["tls_first_bytes"] += [b"\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)]
     seeds["resize_view"] += [
         b'{"broker":"a","topic":"t","version":2,"map":"2/a:0-3","last":2,"ends":{"0":7},'

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from inorder.accelerated import native
+from inorder.access import plainacl
 from inorder.broker.groups.rules import GroupTable
 from inorder.broker.leases import records as lease_records
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
@@ -37,6 +38,7 @@ from inorder.client.consume import messages as received
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.errors import (
     BrokerError,
+    ConfigError,
     CorruptRecord,
     LocalProtocolError,
     MessageIllegal,
@@ -786,6 +788,31 @@ def store_files(data: bytes) -> None:
     served = [body for entries in found.values() for _, body in entries]
     assert all(body == b"x" * len(body) for body in served), "a body that nobody sent is served"
     store.close()
+
+
+# Files of operators.
+
+
+@target(ConfigError)
+def acl_file(data: bytes) -> None:
+    """An account that is taken has what it needs, and no error shows a secret."""
+    text = plainacl.decode(data, "f.yml")
+    try:
+        found = plainacl.accounts([("f.yml", text)])
+    except ConfigError as error:
+        said = str(error)
+        found = None
+    if found is None:
+        assert said.startswith("f.yml")
+        assert "battery-staple" not in said
+        return
+    for name, account in found.accounts.items():
+        assert name == account.access_key
+        assert min(len(name), len(account.secret_key)) >= plainacl.KEY_CHARACTERS_MIN
+        assert text.count(name) or "\\" in text or "''" in text, (
+            "a name that the file does not have"
+        )
+    assert all(1 <= one.place.line <= text.count("\n") + 1 for one in found.remarks)
 
 
 # TLS.

@@ -17,6 +17,7 @@ from typing import Any
 
 from inorder.wire.frame import encode_frame
 from inorder.wire.header import Command
+from inorder.wire.signature import AK, SIGNATURE
 from tests.garbage import catalogue
 from tests.garbage.peer import Address, Peer, raw_frame
 from tests.garbage.target import Target, wait_until
@@ -121,6 +122,56 @@ def flood(target: Target, seconds: float, dice: random.Random) -> dict[str, obje
             one.close()
             count += 1
     return {"connections": count}
+
+
+def forged(user: str | None, body: bytes, number: int) -> bytes:
+    """Return a send with a signature that nobody made."""
+    fields = catalogue.send_fields("forged")
+    if user is not None:
+        fields |= {AK: user, SIGNATURE: f"{number:027d}="}
+    return encode_frame(Command.request(310, fields, body, request_id=number))
+
+
+def wrong_signatures(target: Target, seconds: float, rate: int) -> dict[str, object]:
+    """Sign wrongly, from one address, over connections that are opened anew when they are slow."""
+    sent = 0
+    began = time.monotonic()
+    peers: list[socket.socket] = []
+    with crowd(target.broker, 20) as first:
+        peers += first
+        while time.monotonic() < began + seconds:
+            due = int((time.monotonic() - began) * rate) - sent
+            for _ in range(due):
+                one = peers[sent % len(peers)]
+                with contextlib.suppress(OSError):  # it may be closed, or take no more
+                    one.setblocking(False)
+                    one.sendall(forged("root" if sent % 2 else f"user{sent}", b"x", sent))
+                if sent % 100 == 99:
+                    peers.append(_connect(target.broker))
+                sent += 1
+            time.sleep(0.005)
+        for one in peers:
+            one.close()
+    return {"requests": sent, "connections": len(peers)}
+
+
+def large_requests(target: Target, count: int) -> dict[str, Any]:
+    """Begin requests of 16 MB that are signed by nobody, by somebody unknown, or wrongly."""
+    possible = descriptors_for(count)
+    said: dict[str, Any] = {"connections": possible}
+    for kind, user in (("nobody", None), ("unknown", "stranger"), ("wrong", "root")):
+        frame = forged(user, bytes(16_000_000), 1)
+        before = target.memory.now_bytes()
+        with crowd(target.broker, possible) as sockets:
+            for one in sockets:
+                with contextlib.suppress(OSError):
+                    one.settimeout(1.0)
+                    one.sendall(frame[:1_000_000])
+            time.sleep(0.3)
+            grown = max(0, target.memory.now_bytes() - before)
+        said[f"bytes each, {kind}"] = round(grown / possible)
+        said[f"bytes of all, {kind}"] = grown
+    return said
 
 
 def fill(target: Target, sizes: dict[str, int]) -> None:

@@ -1,6 +1,7 @@
 """Throw garbage at a real broker while a well-behaved client watches.
 
     python -m tests.garbage.attack [--scale 1.0] [--only NAME ...] [--seed N] [--json F] [--beside]
+                                   [--access]
 
 Starts `inorder up` on loopback ports of its own, a witness in a second process, and attacks from
 this one. For each phase it prints what the attack did, the broker's highest anonymous memory, and
@@ -13,6 +14,8 @@ witness need cores as well: on a busy machine (BUSY_SHARE_MAX) the broker's own 
 
 `--beside` attacks a second broker, and the witness watches the first, which nobody attacks: what
 it notices then is the machine. That is the measure for the figures of the attack itself.
+
+`--access` attacks servers that check users; the witness signs, and nobody else can log in.
 """
 
 from __future__ import annotations
@@ -52,6 +55,10 @@ SETTINGS = {
     "nameserver.net.idle_timeout_ms": "8000",
     "nameserver.net.frame_timeout_ms": "4000",
 }
+SECRET = "the-secret-of-the-witness"
+CHECKED = {**SETTINGS, "access.level": "enforce"}
+USER = {"INORDER_BROKER__ACCESS__INIT_USER": json.dumps({"username": "root", "password": SECRET})}
+KEYS = {"INORDER_ACCESS_KEY": "root", "INORDER_SECRET_KEY": SECRET}
 
 
 @dataclass
@@ -248,6 +255,28 @@ PHASES: dict[str, Callable[[Run], dict[str, object]]] = {
 }
 
 
+def wrong_signatures(run: Run) -> dict[str, object]:
+    return assaults.wrong_signatures(run.target, max(3.0, 10.0 * run.scale), 1000)
+
+
+def large_requests(run: Run) -> dict[str, object]:
+    said = assaults.large_requests(run.target, run.sized(1000))
+    for kind in ("nobody", "unknown"):
+        run.expect(said[f"bytes each, {kind}"] < 64 * 1024, f"bodies of {kind} are kept: {said}")
+    run.expect(said["bytes of all, wrong"] < 192 * MIB, f"too many bodies are kept: {said}")
+    return said
+
+
+ACCESS_PHASES: dict[str, Callable[[Run], dict[str, Any]]] = {
+    "idle": idle,
+    "loris": slow_loris,
+    "flood": flood,
+    "wrong": wrong_signatures,
+    "large": large_requests,
+}
+"""Attacks of those who cannot log in."""
+
+
 def attack(
     root: Path,
     *,
@@ -256,11 +285,14 @@ def attack(
     only: list[str] | None = None,
     quiet_s: float = 5.0,
     beside: bool = False,
+    access: bool = False,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Run the phases; return what was measured in each, and what went wrong."""
-    target = Target(root / "attacked" if beside else root, SETTINGS)
-    watched = Target(root / "watched", SETTINGS) if beside else target
-    witness = WitnessProcess(watched.broker, watched.namesrv)
+    settings, secrets, keys = (CHECKED, USER, KEYS) if access else (SETTINGS, {}, {})
+    target = Target(root / "attacked" if beside else root, settings, secrets=secrets)
+    watched = Target(root / "watched", settings, secrets=secrets) if beside else target
+    witness = WitnessProcess(watched.broker, watched.namesrv, keys)
+    phases = ACCESS_PHASES if access else PHASES
     run = Run(target, witness, scale, random.Random(seed))
     rows: list[dict[str, Any]] = []
     try:
@@ -271,7 +303,7 @@ def attack(
         time.sleep(quiet_s)
         at_rest = target.sockets()
         rows.append(_row("quiet", target, witness, run, {}))
-        for name, phase in PHASES.items():
+        for name, phase in phases.items():
             if only and name not in only:
                 continue
             did = phase(run)
@@ -332,7 +364,9 @@ def _judge(run: Run, rows: list[dict[str, Any]]) -> None:
     _, found, trace = target.log_text().partition("Traceback")
     run.expect(not found, f"there are tracebacks in the log: {trace[:1000]}")
     with Peer(target.broker) as peer:
-        run.expect(peer.probe() == 3, "an unknown code is not answered with 3")
+        run.expect(
+            peer.probe() in {3, 16}, "an unknown code is answered neither with 3 nor with 16"
+        )
 
 
 def print_report(rows: list[dict[str, Any]]) -> None:
@@ -368,10 +402,13 @@ def main() -> int:
     words.add_argument(
         "--scale", type=float, default=1.0, help="size of the attack, 1 is all of it"
     )
-    words.add_argument("--only", nargs="*", choices=PHASES, help="phases to run")
+    words.add_argument(
+        "--only", nargs="*", choices={**PHASES, **ACCESS_PHASES}, help="phases to run"
+    )
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--json", type=Path, help="write the figures to a file")
     words.add_argument("--beside", action="store_true", help="watch a broker that is not attacked")
+    words.add_argument("--access", action="store_true", help="attack servers that check users")
     chosen = words.parse_args()
     with tempfile.TemporaryDirectory(prefix="inorder-garbage-") as folder:
         rows, failures = attack(
@@ -380,6 +417,7 @@ def main() -> int:
             seed=chosen.seed,
             only=chosen.only,
             beside=chosen.beside,
+            access=chosen.access,
         )
     print_report(rows)
     if chosen.json:

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 READY_TIMEOUT_S = 60.0
 SAMPLE_INTERVAL_S = 0.05
@@ -27,7 +28,11 @@ HOUSE = Path(__file__).resolve().parents[2]
 class Target:
     """A name server and a broker in one process, in a directory of its own."""
 
-    def __init__(self, root: Path, settings: dict[str, str], *, files_max: int = 0) -> None:
+    def __init__(
+        self, root: Path, settings: dict[str, str], *, files_max: int = 0,
+        secrets: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """`secrets` are variables of its environment."""
         self.root = root
         self.data = root / "data"
         self._log = root / "stderr.log"
@@ -44,6 +49,7 @@ class Target:
             "PYTHONPATH": f"{HOUSE / 'src'}:{HOUSE}",
             "HOME": str(root / "home"),
             "TMPDIR": str(root / "tmp"),
+            **secrets,
         }
         if files_max:
             words = ["prlimit", f"--nofile={files_max}:{files_max}", *words]

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from inorder.config import NetConfig
+from inorder.credentials import Credentials
 from inorder.net.connection import Connection
 from inorder.wire.header import Command
 from inorder.wire.record import decode
@@ -64,9 +68,10 @@ class Witness:
 
     async def run(self) -> None:
         """Send, pull and ask for routes until cancelled."""
-        sender = await Connection.open(self._address, NetConfig())
-        puller = await Connection.open(self._address, NetConfig())
-        namesrv = await Connection.open(self._namesrv, NetConfig())
+        who = Credentials.from_environment(os.environ)
+        sender = await Connection.open(self._address, NetConfig(), credentials=who)
+        puller = await Connection.open(self._address, NetConfig(), credentials=who)
+        namesrv = await Connection.open(self._namesrv, NetConfig(), credentials=who)
         await self._send(sender, -1, time.monotonic())
         async with asyncio.TaskGroup() as group:
             group.create_task(self._send_all(sender))
@@ -192,14 +197,18 @@ async def _main(address: str, namesrv: str, topic: str) -> None:
 class WitnessProcess:
     """The witness as the attack sees it."""
 
-    def __init__(self, broker: tuple[str, int], namesrv: tuple[str, int]) -> None:
+    def __init__(
+        self, broker: tuple[str, int], namesrv: tuple[str, int],
+        secrets: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """`secrets` are variables of its environment: its credentials."""
         root = Path(__file__).resolve().parents[2]
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "tests.garbage.witness", f"{broker[0]}:{broker[1]}",
                 f"{namesrv[0]}:{namesrv[1]}", "witness",
             ],
-            cwd=root, env={"PYTHONPATH": str(root / "src")}, text=True,
+            cwd=root, env={"PYTHONPATH": str(root / "src"), **secrets}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 

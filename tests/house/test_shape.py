@@ -18,7 +18,8 @@ HOT_FUNCTION_LINES_MAX = 120
 SHAPE = ("rules", "records", "checks", "service", "storage", "handlers")
 """The files of a feature: what is decided, bytes, RocketMQ's checks, the shell, files, requests."""
 FEATURES = (
-    "nameserver", "client/send", "client/consume", "spark/source", "spark/sink", "spark/ordered",
+    "audit", "nameserver", "client/send", "client/consume", "spark/source", "spark/sink",
+    "spark/ordered",
     *(f"broker/{one}" for one in (
         "admin", "assignments", "damage", "delays", "filters", "groups", "leases", "locks",
         "offsets", "parking", "pops", "producers", "pulls", "resizing", "retries", "sends",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +27,11 @@ LATE_MS_MAX = 20_000
 class Scene:
     """A broker under attack and its witness."""
 
-    def __init__(self, root: Path) -> None:
-        self.target = Target(root, attack.SETTINGS)
-        self.witness = WitnessProcess(self.target.broker, self.target.namesrv)
+    def __init__(self, root: Path, *, access: bool = False) -> None:
+        settings = attack.CHECKED if access else attack.SETTINGS
+        self.target = Target(root, settings, secrets=attack.USER if access else {})
+        keys = attack.KEYS if access else {}
+        self.witness = WitnessProcess(self.target.broker, self.target.namesrv, keys)
         assert wait_until(self._is_served, 20.0), "the witness is not served"
         self.witness.take()
         self.at_rest = self.target.sockets()
@@ -58,15 +60,35 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         made.close()
 
 
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    made = Scene(tmp_path_factory.mktemp("checked"), access=True)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", attack.PHASES)
 def test_an_attack_is_answered_or_closed_and_others_are_served(scene: Scene, name: str) -> None:
     """Each phase in small: no hang, bounded memory, short turns, the witness gets all it asked."""
+    _stand(scene, attack.PHASES[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", attack.ACCESS_PHASES)
+def test_who_cannot_log_in_disturbs_nobody(checked: Scene, name: str) -> None:
+    """Crowds of strangers, wrong signatures and large requests: those who log in are served."""
+    _stand(checked, attack.ACCESS_PHASES[name])
+
+
+def _stand(scene: Scene, phase: Callable[[attack.Run], object]) -> None:
     run = attack.Run(scene.target, scene.witness, SCALE, random.Random(7))
     scene.witness.take()
     scene.target.memory.take_peak_bytes()
     scene.target.take_lag_ms()
-    attack.PHASES[name](run)
+    phase(run)
     time.sleep(0.2)
     assert wait_until(scene.sends_are_answered, 20.0), "the witness is not served"
     noticed = scene.witness.take()

@@ -142,7 +142,15 @@ def test_directory_in_use_is_one_line(tmp_path: Path) -> None:
 def test_open_address_warns(tmp_path: Path) -> None:
     """Whoever listens beyond loopback is told that there is no authentication."""
     with inorder(
-        "up", "--host", "0.0.0.0", "--namesrv-port", "0", "--broker-port", "0", cwd=tmp_path
+        "up",
+        "--host",
+        "0.0.0.0",
+        "--insecure",
+        "--namesrv-port",
+        "0",
+        "--broker-port",
+        "0",
+        cwd=tmp_path,
     ) as process:
         said = ready(process)
         port = said["broker"].rpartition(":")[2]

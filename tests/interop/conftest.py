@@ -20,6 +20,7 @@ PER_CLIENT = (
     "test_rocketmq_tls",
     "test_mqadmin",
     "test_requests_with_java",
+    "test_access_control",
 )
 
 # `make interop` gives whole files to its workers, in this order: what takes longest comes first,

@@ -37,6 +37,8 @@ CLIENT_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <dependencies>
     <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-client</artifactId>
       <version>{JAVA_4}</version></dependency>
+    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-acl</artifactId>
+      <version>{JAVA_4}</version></dependency>
   </dependencies>
 </project>
 """
@@ -121,7 +123,7 @@ def java(version: str, *options: str) -> Callable[[], list[str]]:
 
 
 def _fetch_java_client() -> Path:
-    home = CACHE / f"java-client-{JAVA_4}"
+    home = CACHE / f"java-client-{JAVA_4}-acl"
     jars = home / "lib"
 
     def fetch() -> None:

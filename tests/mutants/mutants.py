@@ -1,6 +1,7 @@
 """The planted bugs: one rule of the contract each, switched off in the real code.
 
-`rule` names the promises and schedules (P1..P9, A1..A18, O19..O21) that the rule belongs to.
+`rule` names the promises and schedules (P1..P9, A1..A18, O19..O21) that the rule belongs to, or
+its subject (TLS, limits, audit).
 `caught_by` says what must find it: `sim`, the simulation of the contract; `pops`, the one of POP;
 tests one by one (`tests/…::test_name`), each of which must fail; files of tests, of which one must
 have a test that fails.
@@ -32,6 +33,11 @@ _NATIVE = "inorder.native"
 _QUEUES = "inorder.client.send.queues"
 _IN_BATCHES = "tests/unit/client/send/test_automatic_batches.py::"
 
+_ACCESS_RULES = "inorder.access.rules"
+_ACCESS_SERVICE = "inorder.access.service"
+_IN_TOGETHER = "tests/integration/test_access_together.py::"
+_IN_ACCESS = "tests/integration/test_access_broker.py::"
+_IN_ATTACKS = "tests/integration/test_access_attacks.py::"
 SIM = "sim"
 POPS = "pops"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
@@ -48,6 +54,7 @@ _IN_RESIZING = "tests/integration/test_resizing.py::"
 _IN_MOVES = "tests/integration/test_consumer_moves.py::"
 _IN_ORDERED = "tests/integration/test_consumer_ordered.py::"
 _IN_REQUESTS = "tests/integration/test_request_reply.py::"
+_IN_TLS = "tests/integration/test_tls_servers.py::"
 _OF_RUNS = "tests/unit/client/consume/test_keyed_runner.py::"
 _OF_A_POWER_CUT = f"{_IN_LEASES}test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow"
 _OF_A_FORGOTTEN_OWNER = (
@@ -91,6 +98,127 @@ class Mutant:
 
 
 MUTANTS = [
+    # ACL files of RocketMQ 4, and what somebody with a login of his own tries.
+    Mutant(
+        "named-right-adds-to-the-default", "access", "a named right does not take the default away",
+        "inorder.access.plainbook",
+        "        elif missing:\n",
+        "        elif missing and kind is None:\n",
+        "tests/unit/access/test_plainbook.py::test_rules_decide_as_rocketmq_4_does",
+    ),
+    Mutant(
+        "white-address-is-lost", "access", "an account with an address may be used from everywhere",
+        "inorder.access.plainbook",
+        "            yield Entry(resource, _actions(rights), True, sources)\n",
+        "            yield Entry(resource, _actions(rights), True)\n",
+        "tests/unit/access/test_plainbook.py::test_addresses_narrow_what_is_allowed",
+    ),
+    Mutant(
+        "half-a-file-counts", "access", "an ACL file is taken while somebody writes it",
+        "inorder.access.plainfiles",
+        "        if digest != self._unsettled:\n",
+        "        if digest == self._unsettled:\n",
+        "tests/unit/access/test_plainfiles.py::test_a_file_counts_when_two_looks_see_the_same",
+    ),
+    Mutant(
+        "halves-are-shown-to-strangers", "access", "any user is asked about any transaction",
+        "inorder.broker.transactions.service",
+        "            members = [one for one in members if guard.member_may(one, group, need)]\n",
+        "            assert need\n",
+        f"{_IN_ATTACKS}test_a_half_is_shown_only_to_those_who_may_send_to_its_topic",
+    ),
+    Mutant(
+        "named-producer-is-free", "access", "a named producer is anybody's while it is away",
+        "inorder.access.service",
+        "            if count > 1 or one[0] is What.NAMED_PRODUCER:\n",
+        "            if count > 1:\n",
+        f"{_IN_ATTACKS}test_a_named_producer_stays_with_its_user",
+    ),
+    Mutant(
+        "one-user-takes-all-names", "access", "there is no limit of names for one user",
+        "inorder.access.service",
+        "            or self._owned_by.get(user, 0) + len(new) > OWNED_OF_USER_MAX\n",
+        "",
+        f"{_IN_ATTACKS}test_nobody_takes_the_room_for_names_of_all",
+    ),
+    # Access control: who may do what.
+    Mutant(
+        "allow-beats-deny", "access", "an entry that allows comes before one that denies",
+        _ACCESS_RULES,
+        "            -len(resource.name),\n            self.allow,\n",
+        "            -len(resource.name),\n            not self.allow,\n",
+        "tests/unit/access/test_access_rules.py::test_deny_counts_on_a_tie",
+    ),
+    Mutant(
+        "short-prefix-first", "access", "the shorter prefix decides, as in RocketMQ 5.3.3",
+        _ACCESS_RULES,
+        "            -len(resource.name),\n",
+        "            len(resource.name),\n",
+        "tests/property/test_access_model.py::test_the_decision_is_that_of_the_levels "
+        "tests/unit/access/test_access_rules.py::test_the_longer_prefix_counts",
+    ),
+    Mutant(
+        "old-counters-come-again", "access", "a counter below the window is taken once more",
+        _ACCESS_RULES,
+        "        if behind >= WINDOW or self._seen >> behind & 1:\n",
+        "        if behind < WINDOW and self._seen >> behind & 1:\n",
+        "tests/unit/access/test_access_rules.py::test_counters_come_once_and_in_a_window",
+    ),
+    Mutant(
+        "system-topics-for-all", "access", "a rule for all topics opens those of the broker",
+        _ACCESS_RULES,
+        "        return not is_system_topic(name)\n",
+        "        return True\n",
+        "tests/unit/access/test_access_rules.py::test_system_topics_and_groups_take_a_super_user",
+    ),
+    Mutant(
+        "judged-and-served-apart", "access", "a send takes the fast path in the peer's own bytes",
+        "inorder.broker.router",
+        "        sends: list[Command] = []\n        try:\n",
+        "        sends: list[Command] = []\n        self._guard = None\n        try:\n",
+        f"{_IN_ACCESS}test_a_changed_frame_is_refused",
+    ),
+    Mutant(
+        "credentials-are-passed-on", "access", "a consumer sees the signature of an operator",
+        "inorder.broker.router",
+        "            if name in fields:\n                del fields[name]\n",
+        "            if name in fields:\n                pass\n",
+        f"{_IN_ACCESS}test_handlers_and_consumers_see_no_credentials",
+    ),
+    Mutant(
+        "held-pulls-outlive-rights", "access",
+        "a held pull brings a message after the right is gone",
+        _PULLING,
+        "            refusal = guard.still(pull.admission)\n",
+        "            refusal = None\n",
+        f"{_IN_ACCESS}test_a_held_pull_ends_when_the_password_changes",
+    ),
+    Mutant(
+        "retry-topic-of-anybody", "access",
+        "a send to the retry topic of a group needs a topic right",
+        "inorder.access.codes",
+        "    group = group_of_topic(topic)\n    if group is None:\n",
+        "    group = group_of_topic(topic)\n    if group is None or actions & Action.PUB:\n",
+        f"{_IN_ACCESS}test_the_group_in_a_retry_topic_counts",
+    ),
+    Mutant(
+        "anybody-sends-back", "access", "a message of another topic is copied to an own group",
+        "inorder.access.codes",
+        "    yield Need(Kind.GROUP, _field(command, \"group\"), Action.SUB)\n"
+        "    topic = lookups.topic_at(_position(command, \"offset\"))\n"
+        "    if topic is not None:\n",
+        "    yield Need(Kind.GROUP, _field(command, \"group\"), Action.SUB)\n"
+        "    topic = lookups.topic_at(_position(command, \"offset\"))\n"
+        "    if topic is None:\n",
+        f"{_IN_ACCESS}test_a_consumer_cannot_reach_other_topics",
+    ),
+    Mutant(
+        "shared-file-is-taken", "access", "a file of secrets that others may read is used",
+        "inorder.access.storage",
+        "        if info.mode & _OTHERS:\n            raise StoreError(\n",
+        "        if info.mode & 0o100000:\n            raise StoreError(\n",
+        "tests/unit/access/test_access_storage.py::test_a_file_that_others_may_read_is_refused",
+    ),
     # The compiled hot path: the module itself, and those who call it.
     Mutant(
         "run-takes-any-connection", "P1",
@@ -1720,6 +1848,116 @@ MUTANTS = [
         "    if not request.topic:\n",
         "tests/unit/broker/replies/test_reply_rules.py::"
         "test_only_plain_messages_to_the_reply_topic_are_replies",
+    ),
+    # Access control, limits and audit together.
+    Mutant(
+        "guesses-are-not-slowed", "access", "a guesser of secrets is as fast as the network",
+        "inorder.broker.router",
+        "        if refused.reason in FAILED_LOGINS:\n",
+        "        if not refused.reason:\n",
+        f"{_IN_TOGETHER}test_failed_logins_are_answered_late_and_correct_ones_at_once",
+    ),
+    Mutant(
+        "a-certificate-signs-everything", "access", "a wrong signature over mutual TLS is not seen",
+        _ACCESS_SERVICE,
+        "        if name is None and given is None:\n",
+        "        if self._certified(connection):\n",
+        f"{_IN_TOGETHER}test_a_certificate_names_a_user_and_his_rights",
+    ),
+    Mutant(
+        "one-too-many-is-served", "limits", "the request of a connection too many is served",
+        "inorder.net.accepted",
+        "            return not self.closed\n        return True\n",
+        "            return True\n        return True\n",
+        f"{_IN_TOGETHER}test_a_user_has_his_own_limits_of_connections_and_requests",
+    ),
+    Mutant(
+        "a-refusal-is-told-twice", "audit", "a refused change has a second line",
+        "inorder.broker.router",
+        "        else:\n            self._reply(connection, command, reply)\n",
+        "        else:\n            self.answer(connection, command, reply)\n",
+        f"{_IN_TOGETHER}test_audit_lines_of_refusals_and_changes",
+    ),
+    Mutant(
+        "bodies-of-nobody-are-kept", "access", "16 MB of a stranger are received and then refused",
+        _ACCESS_SERVICE,
+        "        if not self._enforces:\n            return True\n",
+        "        if self.level:\n            return True\n",
+        f"{_IN_TOGETHER}test_a_long_request_of_a_stranger_is_not_received",
+    ),
+    # Certificates, limits, audit.
+    Mutant(
+        "any-certificate-will-do", "TLS", "a certificate that is asked for is not checked",
+        "inorder.net.tls",
+        "    context.verify_mode = _CLIENT_AUTH[config.tls_client_auth]\n",
+        "    context.verify_mode = ssl.CERT_NONE\n",
+        f"{_IN_TLS}test_required_certificates_and_the_users_that_they_name",
+    ),
+    Mutant(
+        "plain-text-is-served", "TLS", "a plain request is executed where TLS is enforced",
+        "inorder.net.accepted",
+        '            if mode == "enforcing":\n',
+        '            if mode == "enforced":\n',
+        f"{_IN_TLS}test_enforcing_executes_no_plain_request",
+    ),
+    Mutant(
+        "half-a-pair-is-in-force", "TLS", "files that do not fit together end the old context",
+        "inorder.net.tls",
+        "            self._unusable = stamps\n            return\n",
+        "            self._unusable, self._context = stamps, None\n            return\n",
+        "tests/unit/net/test_tls.py::test_files_that_do_not_fit_are_not_used",
+    ),
+    Mutant(
+        "two-names-are-one", "TLS", "a certificate that names two users names one of them",
+        "inorder.net.tls",
+        "    if len(names) != 1:\n        return None\n    (name,) = names\n",
+        "    if not names:\n        return None\n    name = min(names)\n",
+        "tests/unit/net/test_tls.py::test_whom_a_certificate_names",
+    ),
+    Mutant(
+        "heartbeats-wait", "limits", "a heartbeat waits for the limit of its address",
+        "inorder.net.accepted",
+        "    return command.is_response or command.code in NEVER_DELAYED\n",
+        "    return command.is_response\n",
+        "tests/unit/net/test_accepted.py::"
+        "test_what_is_over_a_limit_waits_and_heartbeats_do_not",
+    ),
+    Mutant(
+        "coming-back-is-free", "limits", "a new connection does not pay the debt of the former",
+        "inorder.net.rules",
+        "        if meter.is_idle(now_ms):\n            del self._meters[key]\n\n"
+        "    def forget_idle",
+        "        if not meter.connections:\n            del self._meters[key]\n\n"
+        "    def forget_idle",
+        "tests/unit/net/test_net_rules.py::test_coming_back_does_not_pay_a_debt",
+    ),
+    Mutant(
+        "failures-are-answered-at-once", "limits", "a guesser is as fast as the network",
+        "inorder.net.rules",
+        "    if over <= 0:\n        return 0\n",
+        "    return 0\n",
+        "tests/unit/net/test_net_rules.py::test_failed_logins_grow_slow_and_are_closed",
+    ),
+    Mutant(
+        "audit-keeps-half-a-line", "audit", "a full disk leaves half a line in the audit log",
+        "inorder.audit.storage",
+        "                file.truncate(self._end)\n",
+        "                pass\n",
+        "tests/unit/audit/test_audit_storage.py::test_a_write_that_fails_leaves_no_half_line",
+    ),
+    Mutant(
+        "audit-shows-values", "audit", "values of settings are in the audit log",
+        "inorder.audit.rules",
+        "f\"Setting:{one.partition('=')[0].strip()}\"",
+        "f\"Setting:{one.strip()}\"",
+        "tests/unit/audit/test_audit_rules.py::test_what_a_change_touches",
+    ),
+    Mutant(
+        "open-without-a-word", "TLS", "other machines are let in by accident",
+        "inorder.cli.serve",
+        "        if not insecure:\n",
+        "        if not host:\n",
+        "tests/unit/cli/test_cli_serve.py::test_open_addresses_need_a_word",
     ),
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ A comment right above a fence says what is special about a block:
 
     <!-- not run: it needs a cluster -->   never run, and on the short list of `test_snippets.py`
     <!-- until Ctrl-C -->                  goes on; it is stopped when it has said something
+    <!-- stays -->                         a server of this page, for the blocks that follow
     <!-- in the file app.py -->            is not run but saved, for the blocks that follow
 """
 
@@ -18,7 +19,7 @@ PYTHON, SHELL, TEST = "python", "shell", "test"
 # They start Spark: run where it is installed (`make spark`), read everywhere.
 SPARK = ("docs/howto/ordered-processing.md", "docs/howto/pipeline-jobs.md", "docs/howto/spark.md")
 KINDS = {"python": PYTHON, "py": PYTHON, "bash": SHELL, "sh": SHELL, "console": SHELL}
-# Not meant to be run: what is printed, files of other programs, other languages.
+# Not meant to be run: what is printed, files, other languages.
 OTHERS = {"text", "toml", "java", "dockerfile", "properties", "json", "yaml"}
 
 _FENCE = re.compile(
@@ -38,6 +39,7 @@ class Block:
     text: str
     not_run: str = ""
     goes_on: bool = False
+    stays: bool = False
     saved_as: str = ""
     printed: str = ""
     """What a block of `console` shows below its commands."""
@@ -64,12 +66,12 @@ def blocks(page: str) -> list[Block]:
     found = []
     for fence in _FENCE.finditer(text):
         language, mark = fence["language"], fence["mark"] or ""
-        if language in OTHERS:
+        if language in OTHERS and not mark.startswith("in the file "):
             continue
-        if language not in KINDS:
+        if language not in {*KINDS, *OTHERS}:
             raise AssertionError(f"{page}: a block in {language or 'no language'}; name one")
         body = "\n".join(line.removeprefix(fence["indent"]) for line in fence["text"].splitlines())
-        kind = KINDS[language]
+        kind = KINDS.get(language, SHELL)
         printed = ""
         if language == "console":
             lines = body.splitlines()
@@ -85,6 +87,7 @@ def blocks(page: str) -> list[Block]:
                 body + "\n",
                 not_run=mark.removeprefix("not run: ") if mark.startswith("not run: ") else "",
                 goes_on=mark == "until Ctrl-C",
+                stays=mark == "stays",
                 saved_as=mark.removeprefix("in the file ")
                 if mark.startswith("in the file ")
                 else "",

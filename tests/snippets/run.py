@@ -4,7 +4,8 @@
 
 Each page gets a broker of its own, an interpreter of its own, and a folder of its own. Its Python
 blocks go into the one interpreter, its shell blocks to bash, its tests to pytest, in their order.
-Only the address `127.0.0.1:9876` is replaced by that of the broker: its ports are any.
+Only the address `127.0.0.1:9876` is replaced by that of the broker: its ports are any. If the page
+starts a server that stays, it is the address of that one from then on.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Session:
     def __init__(self, namesrv: str, folder: Path, *, with_spark: bool) -> None:
         self._namesrv = namesrv
         self._folder = folder
+        self._staying: list[subprocess.Popen[str]] = []
         tools = folder / ".bin"
         tools.mkdir()
         tool = tools / "inorder"
@@ -91,6 +93,7 @@ class Session:
 
     def close(self) -> None:
         """End the interpreter as Ctrl-D does; raises Failed if it does not end, or complains."""
+        self._end_staying()
         assert self._python.stdin is not None
         self._python.stdin.close()
         try:
@@ -108,8 +111,19 @@ class Session:
 
     def kill(self) -> None:
         """End the interpreter, whatever it does."""
+        for process in self._staying:
+            process.kill()
+            process.communicate()
         self._python.kill()
         self._python.communicate()
+
+    def _end_staying(self) -> None:
+        """Stop the servers of the page as Ctrl-C does; raises Failed if one does not end well."""
+        for process in self._staying:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=BLOCK_SECONDS)
+            if process.returncode:
+                raise Failed(f"a server of the page ended with {process.returncode}")
 
     def run(self, block: Block) -> str:
         """Run a block; return what it printed. Raises Failed."""
@@ -150,6 +164,8 @@ class Session:
         command = ["bash", "-e", "-o", "pipefail", "-c", text]
         if block.goes_on:
             return self._until_it_speaks(["bash", "-c", f"exec {text}"])
+        if block.stays:
+            return self._stay(["bash", "-c", f"exec {text}"])
         done = subprocess.run(
             command, cwd=self._folder, env=self._env, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=self._seconds, check=False,
@@ -179,6 +195,24 @@ class Session:
         if process.returncode:
             raise Failed(f"exit code {process.returncode}\n{first}{rest}")
         return first + rest
+
+    def _stay(self, command: list[str]) -> str:
+        """Start a server, and return what it says when it is ready."""
+        with (self._folder / ".server").open("w") as log:
+            process = subprocess.Popen(
+                command, cwd=self._folder, env=self._env, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        self._staying.append(process)
+        assert process.stdout is not None
+        said = ""
+        if select.select([process.stdout], [], [], BLOCK_SECONDS)[0]:
+            said = process.stdout.readline()
+        found = re.search(r"namesrv=(\S+)", said)
+        if found is None:
+            raise Failed(f"no server: {said}{(self._folder / '.server').read_text()}")
+        self._namesrv = self._env["INORDER_NAMESRV"] = found[1]
+        return said
 
     def save_test(self, block: Block) -> None:
         """Keep a test for the end of the page, in a file of its own."""

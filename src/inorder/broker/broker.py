@@ -19,6 +19,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from inorder.audit.service import Audit
 from inorder.broker.admin.rules import BrokerStats
 from inorder.broker.assignments.service import Assignments
 from inorder.broker.cluster import Registration, load_identity
@@ -54,7 +55,7 @@ from inorder.broker.pulls.rules import PullWaits
 from inorder.broker.pulls.service import Pull, Pulls
 from inorder.broker.replies.service import ReplyService
 from inorder.broker.resizing.service import Resizing
-from inorder.broker.router import Router
+from inorder.broker.router import SERVED, Router
 from inorder.broker.sends.checks import require_writable
 from inorder.broker.sends.service import Sends
 from inorder.broker.statistics.rules import Deliveries
@@ -69,10 +70,12 @@ from inorder.broker.transactions import storage as transaction_storage
 from inorder.broker.transactions.records import Noted
 from inorder.broker.transactions.rules import Transactions
 from inorder.broker.transactions.service import TransactionService
+from inorder.broker.users.service import load_accounts, make_guard
 from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.net.accepted import ServerConnection
 from inorder.net.server import Server, connections_below
+from inorder.net.tls import outgoing_context
 from inorder.ordering.fence import Generations
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES
@@ -87,6 +90,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from inorder.access.service import Accounts, Guard
     from inorder.broker.pulls.checks import CheckedPull
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
@@ -129,6 +133,9 @@ class Broker:
     pops: Pops
     acks: Acks
     revival: Revival
+    accounts: Accounts | None = None
+    """The users and their rules; None: access is not controlled."""
+    guard: Guard | None = None
 
     def __init__(
         self,
@@ -166,6 +173,8 @@ class Broker:
         self.stats = BrokerStats(monotonic_ms=clock.monotonic_ms(), now_ms=now_ms)
         self.deliveries = Deliveries()
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
+        outgoing_context(config.net)  # a mistake in its files shows now
+        self.audit = Audit(config, clock, files)
         self.address = ""
         self.store_host = b""
         self.identity = ""
@@ -326,6 +335,10 @@ class Broker:
         self.producer_snapshot.load()
         self._unnoted = transaction_storage.recover(self.store, self.offsets, self.transactions)
         self.parking.file.load()
+        self.accounts = load_accounts(self)
+        if self.accounts is not None:
+            self.guard = make_guard(self, self.accounts, SERVED)
+            self.server.judge_long(self.guard.screen)
 
     def _drop_attributes(self) -> bool:
         """Drop attributes that older versions accepted but never applied; return if any was."""
@@ -382,6 +395,7 @@ class Broker:
         self._notices.cancel()
         await self.housekeeping.stop()
         await self.server.close(drain_ms=1000)
+        await self.audit.stop()
         self.saving.stop()
         await self.offload.drain()
         self.offload.close()
@@ -430,6 +444,7 @@ class Broker:
     def abandon(self) -> None:
         """Stop as a kill does: finish nothing and save nothing."""
         self._ready = False
+        self.audit.abandon()
         self.log_sync.stop()
         self.saving.stop()
         self._topic_notes.close(remove=False)
@@ -476,6 +491,8 @@ class Broker:
         self.pop_polls.drop_connection(connection)
         self.ask_polls.drop_connection(connection)
         self.producers.connection_lost(connection)
+        if self.guard is not None:
+            self.guard.connection_lost(connection)
         if self._ready:
             self.lease_expiry.connection_lost(connection)
             self.apply_departure(self.members.close(connection, self.clock.monotonic_ms()))

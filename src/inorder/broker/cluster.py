@@ -28,29 +28,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
+from inorder.access.inner import INNER_LINE, signer, wrapping
+from inorder.access.records import encode_book
+from inorder.access.storage import unpredictable
 from inorder.errors import (
     BrokerError,
     BrokerNameTaken,
     CodeNotSupported,
     ConnectFailed,
     InorderError,
+    LocalProtocolError,
     RemoteProtocolError,
     broker_error,
 )
 from inorder.logs import get_logger
 from inorder.model import MASTER_ID, READ_WRITE, TopicConfig
 from inorder.net.connection import Connection
-from inorder.net.tls import client_context
+from inorder.net.tls import outgoing_context
 from inorder.store.snapshot import Snapshot
 from inorder.tasks import Backoff, Tasks
-from inorder.wire.extensions import BROKER_IDENTITY
+from inorder.wire.extensions import ACCESS, BROKER_IDENTITY
 from inorder.wire.fields import encode_fields
 from inorder.wire.header import Command
 from inorder.wire.record import body_crc
@@ -64,10 +67,12 @@ from inorder.wire.requests.routes import (
     UnregisterBroker,
 )
 from inorder.wire.requests.topics import encode_data_version
+from inorder.wire.requests.users import PutAccess
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from inorder.access.service import Accounts
     from inorder.broker.broker import Broker
     from inorder.broker.topics.rules import TopicTable
     from inorder.clock import Clock
@@ -104,6 +109,9 @@ class Registrant(Protocol):
 
     @property
     def identity(self) -> str: ...
+
+    @property
+    def accounts(self) -> Accounts | None: ...
 
     def save_topics(self) -> None:
         """Save the topics after a change."""
@@ -155,9 +163,13 @@ class Registration:
         config = broker.config
         addresses = [part.strip() for part in config.namesrv.replace(",", ";").split(";")]
         self._links = [_Link(address) for address in dict.fromkeys(filter(None, addresses))]
+        self._signed = signer(config.access.inner_credentials)
+        self._wrap = wrapping(config.access.inner_credentials, unpredictable)
         self._tasks = Tasks(f"registration of {config.name}")
         self._body: tuple[tuple[int, int], bytes] | None = None
         self._ready = False
+        if broker.accounts is not None:
+            broker.accounts.on_change(self._access_changed)
 
     def __repr__(self) -> str:
         up = sum(link.up is True for link in self._links)
@@ -220,6 +232,12 @@ class Registration:
             link.all_due = True
             link.wake.set()
 
+    def _access_changed(self) -> None:
+        """Register again soon: the answers tell whose users and rules are old."""
+        for link in self._links:
+            link.all_due = True
+            link.wake.set()
+
     async def register_now(self, timeout_ms: int = REGISTER_WAIT_MS) -> None:
         """Return when every name server that is up knows the present topics, or at the timeout."""
         await self._wait(timeout_ms)
@@ -234,7 +252,8 @@ class Registration:
         timeout_ms = self._broker.config.register_timeout_ms
         answers = await asyncio.gather(
             *(
-                one.request(command_of(request), timeout_ms) for one in up if not one.closed
+                one.request(self._signed(command_of(request)), timeout_ms)
+                for one in up if not one.closed
             ),
             return_exceptions=True,
         )  # fmt: skip
@@ -307,9 +326,36 @@ class Registration:
             link.all_due = True
             raise
         link.known_counter = counter
+        await self._give_access(connection, answer)
         if answer.body:
             link.order_topics = frozenset(decode_kv_table(answer.body))
             self._apply_order_topics()
+
+    async def _give_access(self, connection: Connection, answer: Command) -> None:
+        """Give the name server the users and rules, if it controls access and has older ones."""
+        known = answer.fields.get(ACCESS)
+        if known is None or self._broker.accounts is None:
+            return
+        book = self._broker.accounts.book
+        if list(map(str, book.version)) == known.split(":") or not book.users:
+            return
+        if self._wrap is None:
+            logger.error(
+                "namesrv=%s controls access and gets no users from here; set %s",
+                connection.address, INNER_LINE,
+            )  # fmt: skip
+            return
+        command = command_of(PutAccess(), encode_book(book, self._wrap))
+        try:
+            succeeded(
+                await connection.request(
+                    self._signed(command), self._broker.config.register_timeout_ms
+                )
+            )
+        except (BrokerError, LocalProtocolError) as error:  # the registration itself stands
+            logger.error(
+                "namesrv=%s did not take the users and rules: %s", connection.address, error
+            )
 
     async def _is_known(self, link: _Link, connection: Connection) -> bool:
         """Return whether the name server has all topics; it is only asked if they are many."""
@@ -325,7 +371,7 @@ class Registration:
             broker_id=self._broker.config.broker_id,
         )
         answer = await connection.request(
-            command_of(request, encode_data_version(topics.data_version)),
+            self._signed(command_of(request, encode_data_version(topics.data_version))),
             self._broker.config.register_timeout_ms,
         )
         return answer.code == 0 and not reply_of(request, answer).changed
@@ -337,18 +383,9 @@ class Registration:
                 link.address,
                 self._broker.config.net,
                 on_lost=lambda connection, _reason: self._lost(link, connection),
-                tls=self._tls(),
+                tls=outgoing_context(self._broker.config.net),
             )
         return link.connection
-
-    def _tls(self) -> ssl.SSLContext | None:
-        """Return the context of connections to name servers: TLS if this broker enforces it.
-
-        Any certificate is trusted (decision 8).
-        """
-        if self._broker.config.net.tls_mode != "enforcing":
-            return None
-        return client_context(trust_any=True)
 
     def _lost(self, link: _Link, connection: Connection) -> None:
         if link.connection is not connection:
@@ -435,7 +472,7 @@ class Registration:
             body_crc32=body_crc(body),
         )
         fields = {**encode_fields(header), BROKER_IDENTITY: self._broker.identity}
-        return Command.request(RegisterBroker.CODE, fields, body)
+        return self._signed(Command.request(RegisterBroker.CODE, fields, body))
 
     async def _unregister(self, link: _Link) -> None:
         assert link.connection is not None
@@ -446,7 +483,7 @@ class Registration:
             cluster_name=config.cluster,
             broker_id=config.broker_id,
         )
-        await link.connection.request(command_of(request), STOP_WAIT_MS)
+        await link.connection.request(self._signed(command_of(request)), STOP_WAIT_MS)
 
     def _close(self, reason: str) -> None:
         for link in self._links:
@@ -464,6 +501,7 @@ class Peers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._signed = signer(broker.config.access.inner_credentials)
         self._connections: dict[str, Connection] = {}
 
     def __repr__(self) -> str:
@@ -483,7 +521,7 @@ class Peers:
 
     async def _answer(self, topic: str, name: str, command: Command) -> Command:
         connection = await self.connect(topic, name)
-        return await connection.request(command, TIMEOUT_MS)
+        return await connection.request(self._signed(command), TIMEOUT_MS)
 
     async def connect(self, topic: str, name: str) -> Connection:
         """Return the open connection to a broker of a topic; open one if there is none."""
@@ -492,8 +530,9 @@ class Peers:
             return known
         address = await self._address(topic, name)
         config = self._broker.config.net
-        tls = client_context(trust_any=True) if config.tls_mode == "enforcing" else None
-        found = self._connections[name] = await Connection.open(address, config, tls=tls)
+        found = self._connections[name] = await Connection.open(
+            address, config, tls=outgoing_context(config)
+        )
         return found
 
     async def _address(self, topic: str, name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -18,7 +19,7 @@ from inorder.cli.brokers import BROKERS_MAX, BrokerPlan, child_words, left_out, 
 from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging
 from inorder.cli.output import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
-from inorder.config import BrokerConfig, NameServerConfig, NetConfig
+from inorder.config import AccessConfig, BrokerConfig, NameServerConfig, NetConfig, is_open
 from inorder.errors import ConfigError
 from inorder.logs import get_logger
 from inorder.settings import catalog
@@ -40,6 +41,13 @@ HostOption = Annotated[
 ]
 DataOption = Annotated[
     str | None, typer.Option("--data", help="Directory.  [default: ./inorder-data]")
+]
+InsecureOption = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Listen beyond loopback although whoever reaches the port may do everything.",
+    ),
 ]
 ReadyOption = Annotated[
     Output, typer.Option("-o", "--output", help="Form of the line that says that it is ready.")
@@ -68,6 +76,7 @@ def up(
         ),
     ] = None,
     data: DataOption = None,
+    insecure: InsecureOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
@@ -76,7 +85,8 @@ def up(
     """Start a name server and a broker in one process, or several brokers in one process each.
 
     --set means the broker; write --set nameserver.NAME=VALUE for the name server. A properties
-    file of RocketMQ, given with --config, means the broker too. TLS settings mean both.
+    file of RocketMQ, given with --config, means the broker too. Settings of TLS and of access mean
+    both.
 
     With --brokers 3 there are broker-a, broker-b and broker-c, on --broker-port and 10 and 20 above
     it, with their files in --data, --data/broker-b and --data/broker-c. A topic that is created
@@ -109,19 +119,17 @@ def up(
         below = str(Path(broker.config.data) / "namesrv")
         namesrv_config = dataclasses.replace(namesrv_config, data=below)
     namesrv_config = _same_tls(broker, namesrv, namesrv_config)
+    broker_access, namesrv_config = _same_access(broker, namesrv, namesrv_config, brokers or 1)
+    with_access = dataclasses.replace(broker.config, access=broker_access)
+    _check_open(with_access, namesrv_config, insecure=insecure)
     _warn(broker, namesrv)
     _check_left_out(broker.config, brokers)
-    broker_config = _advertised(broker.config)
+    broker_config = _advertised(with_access)
     if brokers is not None and brokers > 1:
         _serve_many(
-            namesrv_config,
-            broker_config,
-            count=brokers,
-            file=config,
-            sets=sets,
-            log_level=log_level,
-            output=output,
-        )
+            namesrv_config, broker_config, count=brokers, file=config, sets=sets,
+            log_level=log_level, output=output,
+        )  # fmt: skip
         return
 
     from inorder.cli.running import serve
@@ -150,6 +158,7 @@ def nameserver(
     data: Annotated[
         str | None, typer.Option("--data", help="Directory.  [default: ./inorder-data/namesrv]")
     ] = None,
+    insecure: InsecureOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
@@ -159,6 +168,7 @@ def nameserver(
     setup_logging(log_level)
     flags = _over(parse_sets(set_), host=host, port=port, data=data)
     loaded = read_settings(NameServerConfig, config, flags)
+    _check_open(loaded.config, insecure=insecure)
     _warn(loaded)
 
     from inorder.nameserver.server import NameServer
@@ -184,6 +194,7 @@ def broker(
         int | None, typer.Option("--port", help="Port; 0 = any.  [default: 10911]")
     ] = None,
     data: DataOption = None,
+    insecure: InsecureOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
@@ -204,7 +215,8 @@ def broker(
         data=data,
     )
     loaded = read_settings(BrokerConfig, config, flags)
-    if not supervised:  # else the process that started this one has warned
+    if not supervised:  # else the process that started this one has checked and warned
+        _check_open(loaded.config, insecure=insecure)
         _warn(loaded)
     if not loaded.config.namesrv:
         log.warning("the broker registers nowhere, clients will not find it; give --namesrv H:P")
@@ -333,23 +345,79 @@ def _same_tls(
     return dataclasses.replace(config, net=dataclasses.replace(config.net, **changes))
 
 
+def _same_access(
+    broker: Loaded[BrokerConfig],
+    namesrv: Loaded[NameServerConfig],
+    config: NameServerConfig,
+    brokers: int,
+) -> tuple[AccessConfig, NameServerConfig]:
+    """Apply the broker's settings of access to its name server, where that has none of its own.
+
+    A pair in one process needs no line with its credentials: it gets new ones at each start. The
+    ACL files of RocketMQ 4 are the broker's: there name servers control nothing.
+    """
+    access = broker.config.access
+    if access.effective_level != "off" and not access.inner_credentials and brokers == 1:
+        from inorder.access.storage import own_credentials
+
+        access = dataclasses.replace(access, inner_credentials=own_credentials())
+    if access.only_plain:
+        return access, config
+    of_broker = {"init_user", "acl_enable", "rocketmq_home"}
+    names = {field.name for field in dataclasses.fields(AccessConfig)}
+    changes = {
+        name: getattr(access, name)
+        for name in names - of_broker
+        if namesrv.values[f"access.{name}"].origin == "default"
+    }
+    return access, dataclasses.replace(config, access=dataclasses.replace(config.access, **changes))
+
+
 def _over(sets: dict[str, Raw], **options: Raw | None) -> dict[str, Raw | None]:
     """Lay the given options over the values of `--set`."""
     return {**sets, **{name: value for name, value in options.items() if value is not None}}
 
 
 def _warn(*loaded: Loaded[Any]) -> None:
-    """Warn once of ignored settings, and of a server that listens beyond loopback."""
+    """Warn once of settings that mean less than they seem to."""
     ignored = sorted({name for one in loaded for name in one.ignored})
     if ignored:
         log.warning("settings of RocketMQ without a meaning here, ignored: %s", ", ".join(ignored))
-    for host in sorted({str(one.values["host"].value) for one in loaded}):
-        if not _is_loopback(host):
+    if any(
+        one.config.net.tls_client_auth == "require" and one.config.net.tls_mode == "permissive"
+        for one in loaded
+    ):
+        log.warning(
+            "net.tls_client_auth=require, and net.tls_mode=permissive: who speaks plain text is "
+            "asked for no certificate; net.tls_mode=enforcing closes such connections"
+        )
+    for config in (one.config for one in loaded if isinstance(one.config, BrokerConfig)):
+        told = config.advertised_host
+        if told and _is_loopback(config.host) and not _is_loopback(told):
             log.warning(
-                "host=%s is not loopback and there is no authentication: whoever reaches the port "
-                "may read and write; keep it on a network that you trust",
-                host,
+                "clients are told to come to %s (advertised_host, RocketMQ's brokerIP1), and the "
+                "broker listens on %s only; give --host, or bindAddress in the settings file",
+                told, config.host,
+            )  # fmt: skip
+
+
+def _check_open(*configs: BrokerConfig | NameServerConfig, insecure: bool) -> None:
+    """Refuse to let everybody in from other machines, or warn if that was asked for."""
+    for host in sorted({one.host for one in configs if is_open(one)}):
+        if _is_loopback(host):
+            continue
+        if not insecure:
+            raise ConfigError(
+                f"host={host} (RocketMQ's bindAddress) lets other machines in, and there is no "
+                "authentication: whoever reaches the port may read, write and delete. Listen on "
+                "127.0.0.1, make users, ask clients for certificates (net.tls_mode=enforcing and "
+                "net.tls_client_auth=require), or give --insecure on a network that you trust"
             )
+        log.warning(
+            "host=%s lets other machines in, and there is no authentication (--insecure): whoever "
+            "reaches the port may read, write and delete; keep it on a network that you trust",
+            host,
+        )
 
 
 def _advertised(config: BrokerConfig) -> BrokerConfig:
@@ -369,4 +437,11 @@ def _advertised(config: BrokerConfig) -> BrokerConfig:
 
 
 def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False  # a name may mean any address
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback

@@ -6,24 +6,38 @@ decision 9.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inorder.access.codes import NAME_SERVER, SESSION_CODES
+from inorder.access.service import (
+    FAILED_LOGINS,
+    Guard,
+    Refused,
+    check_settings,
+    open_accounts,
+)
+from inorder.access.storage import NAME, open_file, unpredictable
+from inorder.audit.rules import CHANGES
+from inorder.audit.service import AccessEvents, Audit
 from inorder.errors import AlreadyClosed, LocalProtocolError
 from inorder.logs import get_logger
 from inorder.nameserver import handlers
 from inorder.nameserver.rules import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
 from inorder.nameserver.storage import KvFile
-from inorder.net.accepted import ServerConnection
+from inorder.net.accepted import ServerConnection, user_of_peer
 from inorder.net.fairness import SHARE_MS
 from inorder.net.peerlog import QuietLog, Refusals
 from inorder.net.server import Server, ServerStatistics, connections_below
 from inorder.tasks import Tasks, periodic
-from inorder.wire.codes import ResponseCode
+from inorder.wire.codes import LanguageCode, RequestCode, ResponseCode
+from inorder.wire.extensions import ACCESS, SESSION
 from inorder.wire.header import decode_command
+from inorder.wire.signature import AK
 
 if TYPE_CHECKING:
+    from inorder.access.service import Accounts
     from inorder.clock import Clock
     from inorder.config import NameServerConfig
     from inorder.disk import Files
@@ -59,10 +73,13 @@ class NameServer:
         self.files_kept = FILES_KEPT
         """Descriptors of this process that no connection takes; set it before `start`."""
         self._server = Server(_Frames(self), config.net, clock, name="namesrv")
+        self.audit = Audit(config, clock, files)
         self._tasks = Tasks("namesrv")
         self._quiet = QuietLog(logger)
         self._refusals = Refusals(logger)
         self._desk: handlers.Desk | None = None
+        self.guard: Guard | None = None
+        """Who may ask what; None: access is not controlled."""
         self._requests_total = 0
         self._cleaning = False
         self._stopped = False
@@ -93,7 +110,10 @@ class NameServer:
             )
         )
         kv = self._file.load()
-        self._desk = handlers.Desk(self.config, RouteTable(), kv, lambda: self._file.save(kv))
+        accounts = self._load_accounts()
+        self._desk = handlers.Desk(
+            self.config, RouteTable(), kv, lambda: self._file.save(kv), accounts
+        )
         address = await self._server.start(self.config.host, self.config.port)
         self._tasks.start(
             periodic(
@@ -107,11 +127,31 @@ class NameServer:
         logger.info("namesrv=%s:%d started", *address)
         return address
 
+    def _load_accounts(self) -> Accounts | None:
+        """Load the users and rules that brokers gave, where access is controlled."""
+        config = self.config.access
+        check_settings(config, needs_inner=True)
+        if config.effective_level == "off":
+            return None
+        file = open_file(self._files, Path(self.config.data) / NAME, config.key_file)
+        # A user made here would be newer than those of the brokers.
+        accounts = open_accounts(
+            file, replace(config, init_user=""), self.clock, needs_super=False,
+            watchers=[AccessEvents(self.audit)],
+        )  # fmt: skip
+        self.guard = Guard(
+            accounts, config, NAME_SERVER, handlers.HANDLERS.keys(), draw=unpredictable,
+            certified=user_of_peer,
+        )  # fmt: skip
+        self._server.judge_long(self.guard.screen)
+        return accounts
+
     async def stop(self) -> None:
         """Close all connections and stop; twice is fine."""
         self._stopped = True
         await self._tasks.stop()
         await self._server.close(DRAIN_MS)
+        await self.audit.stop()
 
     def drop_silent_brokers(self) -> None:
         """Drop brokers that were silent for too long, and close their connections."""
@@ -128,11 +168,31 @@ class NameServer:
             return
         self._requests_total += 1
         now_ms = self.clock.monotonic_ms()
-        steps = handlers.answer_steps(self.desk, handlers.Call(request, connection, now_ms))
+        user = ""
+        if self.guard is not None:
+            admission = self.guard.admit(connection, request)
+            if isinstance(admission, Refused):
+                self._refuse(connection, request, admission)
+                return
+            user = admission.user.name
+            if not connection.admit_user("" if admission.inner or admission.passed else user):
+                return
+            if request.code in CHANGES:
+                request.fields[AK] = "" if admission.passed else user
+        steps = handlers.answer_steps(self.desk, handlers.Call(request, connection, now_ms, user))
         if not self._step(connection, request, steps):
             # Later requests of this peer wait; those of others come in between.
             connection.hold()
             self._server.turns.later(lambda: self._go_on(connection, request, steps))
+
+    def _refuse(self, connection: ServerConnection, request: Command, refused: Refused) -> None:
+        """Answer a request that the guard does not admit; the guard has told the audit log."""
+        reply = request.reply(ResponseCode.NO_PERMISSION, refused.remark)
+        request.body = b""  # the answer may be late
+        if refused.reason in FAILED_LOGINS:
+            connection.failed_login(refused.user, lambda: self._reply(connection, request, reply))
+        else:
+            self._reply(connection, request, reply)
 
     def _go_on(self, connection: ServerConnection, request: Command, steps: Steps[Command]) -> None:
         """Take one more step of a long request, unless its connection is gone."""
@@ -155,6 +215,9 @@ class NameServer:
             reply = request.reply(ResponseCode.SYSTEM_ERROR, type(error).__name__)
         else:
             return False
+        if self.audit.enabled:
+            user = connection.tls_user if self.guard is None else request.fields.get(AK)
+            self.audit.answered(user, connection.peer, request, reply.code)
         self._reply(connection, request, reply)
         self._clean_up()
         return True
@@ -171,10 +234,21 @@ class NameServer:
             )  # fmt: skip
         if request.is_oneway:
             return
+        if self.guard is not None:
+            self._tell_access(self.guard, connection, request, reply)
         try:
             connection.send(reply)
         except LocalProtocolError as error:
             connection.send(request.reply(ResponseCode.SYSTEM_ERROR, str(error)))
+
+    def _tell_access(
+        self, guard: Guard, connection: ServerConnection, request: Command, reply: Command
+    ) -> None:
+        """Tell clients of inorder their session, and brokers which users and rules are here."""
+        if request.code in SESSION_CODES and request.language == LanguageCode.PYTHON:
+            reply.fields[SESSION] = guard.session_of(connection)
+        elif request.code == RequestCode.REGISTER_BROKER and not reply.code:
+            reply.fields[ACCESS] = ":".join(map(str, guard.accounts.book.version))
 
     def _clean_up(self) -> None:
         """Remove the topics of a large broker that is gone, a few in each turn."""
@@ -189,6 +263,8 @@ class NameServer:
 
     def forget(self, connection: ServerConnection) -> None:
         """Drop the brokers of a connection that is gone."""
+        if self.guard is not None:
+            self.guard.connection_lost(connection)
         if not self._stopped:
             for gone in self.routes.channel_lost(connection):
                 _log_gone(gone, "lost its connection")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from inorder.errors import (
@@ -21,11 +22,14 @@ from inorder.errors import (
 from inorder.escaping import escaped
 from inorder.logs import get_logger
 from inorder.net.fairness import PROBATION_MS, SHARE_FRAMES
+from inorder.net.rules import NEVER_DELAYED
 from inorder.net.transport import SPLIT, Buffer, Calls, write_last, write_out
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
+from inorder.wire.header import decode_command
 from inorder.wire.ids import pack_host
 
 if TYPE_CHECKING:
+    from inorder.net.rules import Meter
     from inorder.net.server import Server
     from inorder.net.tls import TlsSession
     from inorder.wire.header import Command
@@ -40,6 +44,20 @@ CROWDED_FACTOR = 32
 """On a crowded server a connection may leave this part of `write_buffer_bytes_max` unread."""
 NOTED_BYTES_MIN = 16 * 1024
 """The server counts unread replies of a connection from this many bytes on."""
+WAITING_BYTES_MAX = 4 * 1024 * 1024
+"""Requests of a connection that wait for a limit; above, nothing is read from it."""
+WAITING_FRAMES_MAX = 4096
+"""The same as a number."""
+FRAME_BYTES = 8
+"""What a frame has beside header and body."""
+SCREENED_BYTES = 32 * 1024
+"""A frame that is longer is looked at when its header is there, where users are checked."""
+UNSCREENED_BYTES_MAX = 128 * 1024
+"""If the header is longer, nobody looks; before a login the frame counts as a long one."""
+UNVERIFIED_BYTES_MAX = 64 * 1024 * 1024
+"""Long frames that begin from one address, on connections where nobody has logged in."""
+UNVERIFIED_TOTAL_MAX = 256 * 1024 * 1024
+"""The same from all addresses."""
 NO_HOST = bytes(8)
 TLS_HANDSHAKE = 0x16
 """First byte of a TLS connection; a frame starts with 0 or 1."""
@@ -65,6 +83,22 @@ class FrameHandler(Protocol):
         ...
 
 
+Screen = Callable[["ServerConnection", "Command"], bool]
+"""Whether a request may be of somebody known, by its header alone."""
+
+
+class _Waiting:
+    """Requests of a connection that are over a limit."""
+
+    __slots__ = ("frames", "full", "size", "timer")
+
+    def __init__(self) -> None:
+        self.frames: deque[RawFrame] = deque()
+        self.size = 0
+        self.full = False
+        self.timer: asyncio.TimerHandle | None = None
+
+
 class ServerConnection(asyncio.Protocol):
     """One accepted connection.
 
@@ -73,11 +107,12 @@ class ServerConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_active", "_active_at_ms", "_calls", "_decoder", "_deferred", "_gone", "_greedy", "_held",
-        "_in_line", "_light", "_light_from_ms", "_partial_since_ms", "_parts", "_queued_bytes",
-        "_reading_paused", "_reason", "_server", "_stalled_since_ms", "_started", "_taken_bytes",
-        "_tight", "_tls", "_transport", "_written_bytes", "busy", "closed", "congested", "id",
-        "noted_bytes", "peer", "peer_host", "state",
+        "_active", "_active_at_ms", "_calls", "_charged", "_decoder", "_deferred", "_gone",
+        "_greedy", "_held", "_in_line", "_light", "_light_from_ms", "_meters", "_partial_since_ms",
+        "_parts", "_queued_bytes", "_reading_paused", "_reason", "_server", "_stalled_since_ms",
+        "_started", "_taken_bytes", "_tight", "_tls", "_transport", "_user", "_waiting",
+        "_written_bytes", "busy", "closed", "congested", "id", "noted_bytes", "peer", "peer_host",
+        "state", "tls_user",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -88,9 +123,15 @@ class ServerConnection(asyncio.Protocol):
         self.state: Any = None
         self._server = server
         self._transport: asyncio.Transport | None = None
+        self._user: str | None = None
+        self._meters: tuple[Meter, ...] = ()
+        self._waiting: _Waiting | None = None
         self._tls: TlsSession | None = None
+        self.tls_user: str | None = None
+        """The user that the peer's certificate names, if it was checked and names one."""
         self._decoder: FrameDecoder | None = None
         self._calls: Calls | None = None
+        self._charged = 0
         self._deferred: list[RawFrame] = []
         self._gone = ""
         self._greedy = False
@@ -117,6 +158,72 @@ class ServerConnection(asyncio.Protocol):
         self._reason = ""
 
     # What the handler uses.
+
+    @property
+    def user(self) -> str | None:
+        """The user who has logged in on this connection.
+
+        Setting it applies the limits of that user; the connection is closed if it is one too many.
+        """
+        return self._user
+
+    @user.setter
+    def user(self, name: str | None) -> None:
+        if name == self._user or self.closed:
+            return
+        server, now_ms = self._server, self._server.clock.monotonic_ms()
+        if self._user is not None and server.users.limits:
+            server.users.leave(self._user, now_ms)
+            self._meters = self._meters[: int(server.addresses.limits)]
+            self._user = None
+        if name is None or not server.users.limits:
+            self._user = name
+            return
+        meter = server.users.join(name, now_ms)
+        if meter is None:
+            self._complain(
+                "refused: too many connections of its user are open",
+                "raise connections_per_user_max, or find who opens so many",
+            )
+            self.close("too many connections of its user")
+            return
+        self._user = name
+        if server.users.counts:
+            self._meters += (meter,)
+
+    def admit_user(self, name: str) -> bool:
+        """Apply the limits of a user who has logged in; return whether the request is served.
+
+        An empty name is that of a server, or of nobody: no limits of a user hold.
+        """
+        if name and name != self._user:
+            self.user = name
+            return not self.closed
+        return True
+
+    def failed_login(self, user: str, answer: Callable[[], None]) -> None:
+        """Count a failed login, and call `answer`: at once, or late if there were many.
+
+        Meanwhile the connection serves nothing. After the longest pause it is closed.
+        """
+        server = self._server
+        now_ms = server.clock.monotonic_ms()
+        pause = server.failures.failed(self.peer_host[:-4], user, now_ms)
+        if not pause.delay_ms:
+            answer()
+            return
+        self.hold()
+
+        def late() -> None:
+            if self.closed:
+                return
+            answer()
+            if pause.close:
+                self.close("too many failed logins")
+            else:
+                self.release()
+
+        server.loop.call_later(pause.delay_ms / 1000, late)
 
     @property
     def gone(self) -> bool:
@@ -175,6 +282,8 @@ class ServerConnection(asyncio.Protocol):
             size = len(parts[0])
         self._written_bytes += size
         self._server.bytes_sent += size
+        if self._meters:
+            self._count(0, size)
         if self._server.crowded is not self._tight:
             self._set_output_limit(transport)
         write_out(transport, parts)
@@ -292,6 +401,9 @@ class ServerConnection(asyncio.Protocol):
             return
         self.id = number
         self._set_output_limit(transport)
+        if server.addresses.limits:
+            meter = server.addresses.join(self.peer_host[:-4], server.clock.monotonic_ms())
+            self._meters = () if meter is None else (meter,)
         server.handler.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
@@ -312,6 +424,12 @@ class ServerConnection(asyncio.Protocol):
             if frames:
                 self._partial_since_ms = -1
                 server.frames_received += len(frames)
+                if self._charged:
+                    self._discharge()
+                if self._meters:
+                    frames = self._within_limits(frames)
+                    if not frames:
+                        return
                 if self._deferred or self._held:
                     self._deferred += frames
                 elif not (self._light or self._may_go()):
@@ -321,12 +439,14 @@ class ServerConnection(asyncio.Protocol):
                     server.handler.frames_received(self, frames)
                 else:
                     self._serve_share(frames)
+            elif server.screen is not None and not self._decoder.screened:
+                self._screen(server.screen, self._decoder)
         except Exception as error:
             self._failed(error)
 
     def eof_received(self) -> bool:
         self.flush()
-        if not self._deferred:
+        if not (self._deferred or self._waiting):
             self._close("the peer closed")
         if self._server.turns.over:  # closing costs time, and many may close at once
             self._server.turns.later(self._close_transport)
@@ -352,11 +472,15 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = "the peer closed" if exc is None else f"{type(exc).__name__}: {exc}"
+        if self._charged:
+            self._discharge()
         self._transport = None
         self._decoder = None
         self._parts = []
         self._queued_bytes = 0
         self.congested = False
+        if self._waiting is not None:
+            self._deferred += self._end_waiting()
         if self._deferred and not (self.closed or self._held):
             self._wait_in_line()  # the peer's last requests count, also without replies
         else:
@@ -370,8 +494,32 @@ class ServerConnection(asyncio.Protocol):
         if self.id != 0:  # else it was refused, and the handler never saw it
             self._server.turns.do(self._forget)
 
+    def _screen(self, screen: Screen, decoder: FrameDecoder) -> None:
+        """Take the body of a long frame only from somebody who may be known."""
+        if decoder.pending_bytes <= SCREENED_BYTES:
+            return
+        frame = decoder.begun()
+        if frame is None and decoder.pending_bytes <= UNSCREENED_BYTES_MAX:
+            return
+        decoder.screened = True
+        if frame is not None and not screen(self, decode_command(frame)):
+            decoder.pass_over()
+        elif self._user is None:
+            self._charged = decoder.needed_bytes
+            if not self._server.charge(self.peer_host[:-4], self._charged):
+                self._complain(
+                    "sent a large request before any login, beside too many of its address",
+                    "let its clients log in with a small request first",
+                )
+                self.abort("too many large requests before a login")
+
+    def _discharge(self) -> None:
+        self._server.charge(self.peer_host[:-4], -self._charged)
+        self._charged = 0
+
     def _forget(self) -> None:
         """Tell handler, callers and server that the connection is closed."""
+        self._leave_meters()
         self._server.remove(self)
         if self._calls is not None:
             self._calls.fail(ConnectionLost(f"lost the connection to {self.peer}: {self._reason}"))
@@ -384,6 +532,10 @@ class ServerConnection(asyncio.Protocol):
             if self._stalls(now_ms, config.frame_timeout_ms):
                 self._server.closed_for_slowness += 1
                 self.abort(self._reason or "the peer does not read its answers")
+            return
+        if self._waiting is not None:  # it is silent because nothing is read from it
+            self._active = True
+            self._partial_since_ms = -1
             return
         decoder = self._decoder
         if (decoder is not None and not decoder.idle) or self._handshaking:
@@ -437,11 +589,99 @@ class ServerConnection(asyncio.Protocol):
         self._server.tls_connections_total += 1
 
     def _decrypt(self, tls: TlsSession, data: bytes) -> bytes:
+        shaking_hands = not tls.established
         plain = tls.receive(data)
+        if shaking_hands and tls.established:
+            self.tls_user = self._server.tls.user_of(tls)
         answer = tls.outgoing()
         if answer and self._transport is not None:
             self._transport.write(answer)
         return plain
+
+    # Limits of addresses and users.
+
+    def _count(self, requests: int, size: int) -> None:
+        now_ms = self._server.clock.monotonic_ms()
+        for meter in self._meters:
+            meter.take(requests, size, now_ms)
+
+    def _limit_wait_ms(self) -> int:
+        now_ms = self._server.clock.monotonic_ms()
+        return max((meter.wait_ms(now_ms) for meter in self._meters), default=0)
+
+    def _within_limits(self, frames: list[RawFrame]) -> list[RawFrame]:
+        """Return the frames to serve now; the others wait, except those that never do."""
+        waiting = self._waiting
+        served = []
+        for frame in frames:
+            if waiting is None and not self._limit_wait_ms():
+                self._count(1, _size(frame))
+                served.append(frame)
+            elif _never_waits(frame):
+                served.append(frame)
+            else:
+                if waiting is None:
+                    waiting = self._waiting = _Waiting()
+                waiting.frames.append(frame)
+                waiting.size += _size(frame)
+                self._server.note_waiting(1, _size(frame))
+        if waiting is not None:
+            self._wait_for_limit(waiting)
+        return served
+
+    def _wait_for_limit(self, waiting: _Waiting) -> None:
+        """Serve what waits when the limits allow it, and read no more if too much does."""
+        if waiting.timer is None:
+            wait_ms = max(1, self._limit_wait_ms())
+            waiting.timer = self._server.loop.call_later(wait_ms / 1000, self._limit_over)
+        full = (
+            waiting.size > WAITING_BYTES_MAX
+            or len(waiting.frames) > WAITING_FRAMES_MAX
+            or self._server.waiting_full
+        )
+        if full is not waiting.full:
+            waiting.full = full
+            self._apply_reading()
+
+    def _limit_over(self) -> None:
+        waiting = self._waiting
+        if waiting is None or self.closed or self._reading_paused:  # the server stops
+            return
+        waiting.timer = None
+        before = len(self._deferred)
+        while waiting.frames and not self._limit_wait_ms():
+            frame = waiting.frames.popleft()
+            size = _size(frame)
+            waiting.size -= size
+            self._server.note_waiting(-1, -size)
+            self._count(1, size)
+            self._deferred.append(frame)
+        if len(self._deferred) > before and not (self.congested or self._held):
+            self._wait_in_line()
+        if waiting.frames:
+            self._wait_for_limit(waiting)
+        else:
+            self._waiting = None
+        self._apply_reading()
+
+    def _end_waiting(self) -> list[RawFrame]:
+        """Wait no more, for the peer is gone; return what waited, which its next ones pay for."""
+        waiting = self._waiting
+        assert waiting is not None
+        self._waiting = None
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        self._server.note_waiting(-len(waiting.frames), -waiting.size)
+        self._count(len(waiting.frames), waiting.size)
+        return list(waiting.frames)
+
+    def _leave_meters(self) -> None:
+        server, now_ms = self._server, self._server.clock.monotonic_ms()
+        if server.addresses.limits:
+            server.addresses.leave(self.peer_host[:-4], now_ms)
+        if self._user is not None and server.users.limits:
+            server.users.leave(self._user, now_ms)
+        self._meters = ()
 
     def _may_go(self) -> bool:
         """Return whether a new or once greedy connection is served now (`net/fairness.py`)."""
@@ -526,12 +766,16 @@ class ServerConnection(asyncio.Protocol):
         """Return whether bytes of the peer may wait unread in the kernel."""
         return bool(
             self._reading_paused or self.congested or self.busy or self._deferred or self._held
-        )
+            or self._waiting
+        )  # fmt: skip
 
     def _apply_reading(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._reading_paused or self.congested or self._deferred or self._held:
+        if (
+            self._reading_paused or self.congested or self._deferred or self._held
+            or (self._waiting is not None and self._waiting.full)
+        ):  # fmt: skip
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -545,6 +789,24 @@ class ServerConnection(asyncio.Protocol):
             self._taken_bytes = taken
             return False
         return now_ms - self._stalled_since_ms >= limit_ms
+
+
+def user_of_peer(peer: object) -> str | None:
+    """Return the user that the checked certificate of a peer names."""
+    return peer.tls_user if isinstance(peer, ServerConnection) else None
+
+
+def _size(frame: RawFrame) -> int:
+    return FRAME_BYTES + len(frame[1]) + len(frame[2])
+
+
+def _never_waits(frame: RawFrame) -> bool:
+    """Return whether no limit holds a frame back: some requests, and every response."""
+    try:
+        command = decode_command(frame)
+    except RemoteProtocolError:
+        return False  # whoever serves it says what is wrong
+    return command.is_response or command.code in NEVER_DELAYED
 
 
 def peer_names(peername: Any) -> tuple[str, bytes]:

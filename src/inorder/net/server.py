@@ -4,7 +4,9 @@ A connection cuts its input into frames and gives the handler *all* frames of on
 in one synchronous call. Output is queued and written once per tick of the loop, for all
 connections of the server together. What a peer can cost is bounded:
 
-- memory: the bytes it sent (up to one frame), and the replies it did not read. Above
+- memory: the bytes it sent (up to one frame; where users are checked, long ones only from
+  somebody who names a user, and before a login up to UNVERIFIED_BYTES_MAX of an address), and the
+  replies it did not read. Above
   `write_buffer_bytes_max` nothing more is read from it, and frames that were read wait; above
   OUTPUT_FACTOR_MAX times that, or if it reads nothing for `frame_timeout_ms`, it is closed. When
   the unread replies of all connections exceed half of `unread_bytes_max`, each may have only a
@@ -14,6 +16,9 @@ connections of the server together. What a peer can cost is bounded:
 - number: above `connections_max` or `connections_per_address_max` a new connection is closed at
   once. So is one whose descriptor is kept for files: the system gives out the lowest free number,
   so a descriptor below `limit - kept` leaves `kept` free, whatever else the process has open;
+- rate: requests and bytes a second of an address, and of a user, if a setting limits them. What is
+  over the limit waits, up to `accepted.WAITING_BYTES_MAX`; above that nothing is read. Heartbeats,
+  locks, leases and responses do not wait (`rules.py`);
 - turns: greedy peers, and thousands of new ones, wait in line (`fairness.py`). A turn of the loop
   accepts ACCEPTED_MAX connections. asyncio's own servers accept everything that waits, a stretch of
   20 to 30 ms for a thousand. A loop that cannot watch a socket (an in-memory one, or Windows'
@@ -34,10 +39,18 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.errors import AlreadyClosed, ConfigError
 from inorder.logs import get_logger
-from inorder.net.accepted import FrameHandler, ServerConnection
+from inorder.net.accepted import (
+    UNVERIFIED_BYTES_MAX,
+    UNVERIFIED_TOTAL_MAX,
+    FrameHandler,
+    Screen,
+    ServerConnection,
+)
 from inorder.net.fairness import Turns
 from inorder.net.peerlog import QuietLog
+from inorder.net.rules import Failures, Meters
 from inorder.net.tls import ServerTls
+from inorder.tasks import Tasks, periodic
 
 if TYPE_CHECKING:
     from inorder.clock import Clock
@@ -170,6 +183,9 @@ def _address(bound: tuple[object, ...]) -> tuple[str, int]:
     return str(host), port
 
 
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Requests of all connections that wait for a limit; above, their connections are not read."""
+
 SWEEP_INTERVAL_MS_MAX = 5000
 SWEEP_INTERVAL_MS_MIN = 10
 
@@ -187,6 +203,8 @@ class ServerStatistics:
     closed_for_protocol: int
     closed_for_silence: int
     closed_for_slowness: int
+    limited_total: int
+    """Requests that had to wait for a limit of their address or user."""
     frames_received: int
     bytes_received: int
     bytes_sent: int
@@ -221,11 +239,27 @@ class Server:
         self.frames_received = 0
         self.bytes_received = 0
         self.bytes_sent = 0
+        self.addresses: Meters[bytes] = Meters(
+            requests_max=config.requests_per_address_max, bytes_max=config.bytes_per_address_max
+        )
+        self.users: Meters[str] = Meters(
+            requests_max=config.requests_per_user_max,
+            bytes_max=config.bytes_per_user_max,
+            connections_max=config.connections_per_user_max,
+        )
+        self.failures = Failures()
+        self.screen: Screen | None = None
+        """Judges long frames by their header; None: whoever sends one may."""
+        self._unverified: dict[bytes, int] = {}
+        self._unverified_bytes = 0
+        self.limited_total = 0
+        self._waiting_bytes = 0
         self._connections: dict[int, ServerConnection] = {}
         self._of_address: dict[bytes, int] = {}
         self._last_connection_id = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: Listener | None = None
+        self._tasks = Tasks(name)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self.turns = Turns(clock)
         self._dirty: list[ServerConnection] = []
@@ -256,6 +290,10 @@ class Server:
         """Return an open connection by its number."""
         return self._connections.get(connection_id)  # type: ignore[call-overload,no-any-return]
 
+    def judge_long(self, screen: Screen) -> None:
+        """Receive the body of a long frame only if this says so of its header."""
+        self.screen = screen
+
     def keep_descriptors(self, below: int | None) -> None:
         """Close new connections whose descriptor is not below this: files need the others."""
         self._descriptors_below = below
@@ -272,6 +310,14 @@ class Server:
         )
         self.address = await self._listener.start(host, port)
         self._arm_sweep()
+        if self.tls.watches:
+            watch = periodic(
+                lambda: self.tls.refresh(self.clock.now_ms()),
+                interval_ms=self.config.tls_reload_interval_ms,
+                clock=self.clock,
+                name="watch of TLS files",
+            )
+            self._tasks.start(watch, name="tls")
         return self.address
 
     def stop_accepting(self) -> None:
@@ -292,6 +338,7 @@ class Server:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
+        await self._tasks.stop()
         for connection in list(self._connections.values()):
             connection.close("the server stops")
         if self._connections:
@@ -325,6 +372,7 @@ class Server:
             closed_for_protocol=self.closed_for_protocol,
             closed_for_silence=self.closed_for_silence,
             closed_for_slowness=self.closed_for_slowness,
+            limited_total=self.limited_total,
             frames_received=self.frames_received,
             bytes_received=self.bytes_received,
             bytes_sent=self.bytes_sent,
@@ -376,6 +424,16 @@ class Server:
         if not self._connections and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
+    def charge(self, address: bytes, size: int) -> bool:
+        """Count a long frame before any login, or discount it; return whether there is room."""
+        self._unverified_bytes += size
+        held = self._unverified.get(address, 0) + size
+        if held:
+            self._unverified[address] = held
+        else:
+            self._unverified.pop(address, None)
+        return held <= UNVERIFIED_BYTES_MAX and self._unverified_bytes <= UNVERIFIED_TOTAL_MAX
+
     def note_unread(self, connection: ServerConnection, size: int) -> None:
         """Count the bytes that a peer has not read yet."""
         self._unread_bytes += size - connection.noted_bytes
@@ -386,6 +444,16 @@ class Server:
             self._behind.discard(connection)
         if self._unread_bytes > self._recount_above:
             self._recount()
+
+    def note_waiting(self, count: int, size: int) -> None:
+        """Count requests that begin to wait for a limit, or no longer do."""
+        self.limited_total += max(count, 0)
+        self._waiting_bytes += size
+
+    @property
+    def waiting_full(self) -> bool:
+        """Return whether so much waits for limits that those who wait are not read."""
+        return self._waiting_bytes > WAITING_BYTES_MAX
 
     def _recount(self) -> None:
         """Count unread bytes anew, since peers have read; close those with most if needed."""
@@ -423,6 +491,8 @@ class Server:
             connection.sweep(now_ms)
         if self._behind:
             self._recount()
+        self.addresses.forget_idle(now_ms)
+        self.users.forget_idle(now_ms)
         self._arm_sweep()
 
 

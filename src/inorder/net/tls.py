@@ -9,6 +9,9 @@ module cannot make one, and a program or package for it would be one more thing 
 file makes one from the standard library: one P-256 key, one signature, a dozen DER structures. The
 key signs itself once; OpenSSL does all later work with it. Such a certificate keeps eavesdroppers
 out and proves nothing about the server's identity. Why: decision 8.
+
+`ServerTls` holds the context of new connections and watches the files behind it: a new certificate
+counts without a restart. `client_context` and `outgoing_context` are for the asking side.
 """
 
 from __future__ import annotations
@@ -18,16 +21,20 @@ import hashlib
 import secrets
 import ssl
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
+from inorder.config import NetConfig, tls_fault
 from inorder.errors import ConfigError, RemoteProtocolError
+from inorder.logs import get_logger
 
 if TYPE_CHECKING:
-    from inorder.config import NetConfig
     from inorder.net.transport import Buffer
+
+logger = get_logger(__name__)
 
 VALID_DAYS = 3650
 
@@ -205,7 +212,7 @@ class TlsSession:
         except ssl.SSLZeroReturnError:
             pass  # the peer said goodbye; the end of the stream follows
         except ssl.SSLError as error:
-            raise RemoteProtocolError(f"broken TLS: {error.reason or error}") from error
+            raise RemoteProtocolError(f"broken TLS: {tls_problem(error)}") from error
         return b"".join(pieces)
 
     def encrypt(self, parts: Iterable[Buffer]) -> bytes:
@@ -221,13 +228,17 @@ class TlsSession:
         """Return the bytes that the session wants to send on its own account."""
         return self._outgoing.read()
 
+    def peer_certificate(self) -> Mapping[str, Any]:
+        """Return the fields of the peer's certificate; empty if none was shown and checked."""
+        return self._object.getpeercert() or {}
+
     def _handshake(self) -> bool:
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise RemoteProtocolError(f"a failed TLS handshake: {error.reason or error}") from error
+            raise RemoteProtocolError(f"a failed TLS handshake: {tls_problem(error)}") from error
         self.established = True
         for part in self._unsent:
             self._object.write(part)
@@ -236,14 +247,23 @@ class TlsSession:
 
 
 class ServerTls:
-    """The certificate of a server, loaded or made when the first client wants TLS."""
+    """The TLS of a server: the context of new connections, and a watch on its files.
 
-    def __init__(self, certificate: str = "", key: str = "") -> None:
-        if bool(certificate) != bool(key):
-            raise ConfigError("tls_certificate and tls_key must be set together")
-        self._certificate = certificate
-        self._key = key
+    Without a certificate one is made when the first client wants TLS. Files that are named are
+    read at the start, so that a mistake shows there. `refresh` looks for new ones.
+    """
+
+    def __init__(self, config: NetConfig | None = None) -> None:
+        self._config = config = config or NetConfig()
+        names = (config.tls_certificate, config.tls_key, config.tls_trust)
+        self._paths = tuple(Path(name) for name in names if name)
         self._context: ssl.SSLContext | None = None
+        self._in_force = self._stamps()
+        self._unusable: _Stamps | None = None
+        self._reported: _Stamps | None = None
+        self.problem = ""
+        """What keeps the files that are there now from being used."""
+        self.reloads = 0
 
     @classmethod
     def from_config(cls, config: NetConfig) -> ServerTls:
@@ -251,26 +271,140 @@ class ServerTls:
         if config.tls_mode not in TLS_MODES:
             modes = ", ".join(TLS_MODES)
             raise ConfigError(f"tls_mode={config.tls_mode!r}: must be one of {modes}")
-        tls = cls(config.tls_certificate, config.tls_key)
-        if config.tls_certificate and config.tls_mode != "disabled":
-            tls._context = _load(config.tls_certificate, config.tls_key)
+        fault = tls_fault(config)
+        if fault:
+            raise ConfigError(fault)
+        tls = cls(config)
+        if config.tls_mode != "disabled":
+            if config.tls_certificate:
+                tls._context = _load(config)
+            else:
+                _server_context(config)
         return tls
+
+    @property
+    def watches(self) -> bool:
+        """Return whether there are files to look at."""
+        return bool(self._paths) and self._config.tls_mode != "disabled"
 
     def session(self, now_ms: int) -> TlsSession:
         """Return the server side of a new TLS connection."""
         if self._context is None:
-            if self._certificate:
-                self._context = _load(self._certificate, self._key)
-            else:
-                self._context = _self_signed(now_ms)
+            self._context = self._made(now_ms)
         return TlsSession(self._context, server_side=True)
 
+    def user_of(self, session: TlsSession) -> str | None:
+        """Return the user that the client's certificate names, if certificates name users."""
+        return certified_user(session.peer_certificate()) if self._config.tls_users else None
+
+    def refresh(self, now_ms: int) -> None:
+        """Take the files in force if they have changed and fit together, else keep what is there.
+
+        Certificate and key are often replaced one after the other. So files that do not fit are
+        looked at once more before anything is said about them.
+        """
+        stamps = self._stamps()
+        if stamps == self._in_force:
+            self._unusable, self.problem = None, ""
+            return
+        if stamps == self._unusable == self._reported:
+            return
+        try:
+            self._context = self._made(now_ms)
+        except ConfigError as error:
+            if stamps == self._unusable:
+                self._reported, self.problem = stamps, str(error)
+                logger.error("new TLS files are not used, the former ones stay: %s", error)
+            self._unusable = stamps
+            return
+        self._in_force, self._unusable, self.problem = stamps, None, ""
+        self.reloads += 1
+        logger.info("new TLS files in force files=%s", ", ".join(str(one) for one in self._paths))
+
+    def _made(self, now_ms: int) -> ssl.SSLContext:
+        if self._config.tls_certificate:
+            return _load(self._config)
+        return _self_signed(self._config, now_ms)
+
+    def _stamps(self) -> _Stamps:
+        return tuple(_stamp(path) for path in self._paths)
+
     def __repr__(self) -> str:
-        return f"ServerTls({self._certificate or 'self-signed'!r})"
+        return f"ServerTls({self._config.tls_certificate or 'self-signed'!r})"
+
+
+_Stamps = tuple[tuple[int, ...], ...]
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes with the content of a file, or with the file that a link means."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns
+
+
+USER_URI: Final = "inorder:user:"
+USER_CHARS_MAX: Final = 255
+
+
+def certified_user(certificate: Mapping[str, Any]) -> str | None:
+    """Return the user that a checked certificate names: URI `inorder:user:NAME`, else common name.
+
+    A certificate that names several users names nobody, and so does an unprintable name.
+    """
+    uris = {
+        unquote(value.removeprefix(USER_URI))
+        for kind, value in certificate.get("subjectAltName", ())
+        if kind == "URI" and value.startswith(USER_URI)
+    }
+    subject = certificate.get("subject", ())
+    names = uris or {value for part in subject for name, value in part if name == "commonName"}
+    if len(names) != 1:
+        return None
+    (name,) = names
+    return name if name.isprintable() and 0 < len(name) <= USER_CHARS_MAX else None
+
+
+_ADVICE: Final[Mapping[str, str]] = {
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side asks for a certificate (--tls-cert)",
+    "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust who signed our certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept our certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "our certificate has expired",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not accept our certificate",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "the other side wants a higher version of TLS",
+    "UNSUPPORTED_PROTOCOL": "the other side offers a version of TLS below tls_min_version",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client shows no certificate",
+    "WRONG_VERSION_NUMBER": "the other side does not speak TLS",
+}
+_VERIFY_ADVICE: Final[Mapping[int, str]] = {
+    9: "check the clocks of both sides",
+    10: "its certificate has to be renewed",
+    62: "connect by a name that its certificate holds",
+    64: "connect by an address that its certificate holds",
+}
+"""By the numbers of OpenSSL: not yet valid, expired, another name, another address."""
+
+
+def tls_problem(error: OSError) -> str:
+    """Return what went wrong in TLS, in OpenSSL's words and in ours."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        advice = _VERIFY_ADVICE.get(error.verify_code, "does tls_ca name who signed it?")
+        return f"CERTIFICATE_VERIFY_FAILED: {error.verify_message.rstrip('.')}; {advice}"
+    if not isinstance(error, ssl.SSLError) or not error.reason:
+        return str(error)
+    known = _ADVICE.get(error.reason)
+    return f"{error.reason}: {known}" if known else error.reason
 
 
 def client_context(
-    *, authorities: str | None = None, trust_any: bool = False, certificate: str = "", key: str = ""
+    *,
+    authorities: str | None = None,
+    trust_any: bool = False,
+    certificate: str = "",
+    key: str = "",
+    key_password: str = "",
 ) -> ssl.SSLContext:
     """Return the context of TLS clients.
 
@@ -278,35 +412,85 @@ def client_context(
     against listening only. `authorities` is a PEM file; None means those of the system.
     """
     context = ssl.create_default_context(cafile=authorities)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     if trust_any:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate:
-        context.load_cert_chain(certificate, key or None)
+        # Without a password OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(certificate, key or None, key_password)
     return context
 
 
-def _server_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    return context
+def outgoing_context(config: NetConfig) -> ssl.SSLContext | None:
+    """Return the context of a server's own calls to other servers; None: no TLS.
 
-
-def _load(certificate: str, key: str) -> ssl.SSLContext:
-    context = _server_context()
+    Where TLS is enforced and nothing is set for calls, they trust any certificate.
+    """
+    if not config.tls_enable and config.tls_mode != "enforcing":
+        return None
+    checked = config.tls_client_verify and bool(config.tls_enable or config.tls_client_trust)
+    if config.tls_client_certificate:
+        pair = (config.tls_client_certificate, config.tls_client_key)
+        password = config.tls_client_key_password
+    else:
+        pair, password = (config.tls_certificate, config.tls_key), config.tls_key_password
     try:
-        context.load_cert_chain(certificate, key)
+        return client_context(
+            authorities=config.tls_client_trust or None, trust_any=not checked,
+            certificate=pair[0], key=pair[1], key_password=password,
+        )  # fmt: skip
+    except (OSError, ssl.SSLError) as error:
+        named = ", ".join(filter(None, (config.tls_client_trust, *pair)))
+        raise ConfigError(
+            f"no TLS towards other servers with {named}: {error}; tls_client_trust, "
+            "tls_client_certificate and tls_client_key must be readable PEM files"
+        ) from None
+
+
+_VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
+    "1.2": ssl.TLSVersion.TLSv1_2,
+    "1.3": ssl.TLSVersion.TLSv1_3,
+}
+_CLIENT_AUTH: Final[Mapping[str, ssl.VerifyMode]] = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "require": ssl.CERT_REQUIRED,
+}
+
+
+def _server_context(config: NetConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[config.tls_min_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.verify_mode = _CLIENT_AUTH[config.tls_client_auth]
+    if config.tls_client_auth != "none":
+        try:
+            context.load_verify_locations(config.tls_trust)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"tls_trust={config.tls_trust!r}: {error}; it must be a readable PEM file of "
+                "certificates"
+            ) from None
+    return context
+
+
+def _load(config: NetConfig) -> ssl.SSLContext:
+    context = _server_context(config)
+    certificate, key = config.tls_certificate, config.tls_key
+    try:
+        context.load_cert_chain(certificate, key, config.tls_key_password)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"tls_certificate={certificate!r} with tls_key={key!r}: {error}; "
-            "both must be readable PEM files that belong together"
-        ) from error
+            "both must be readable PEM files that belong together, and tls_key_password must fit "
+            "if the key is encrypted"
+        ) from None
     return context
 
 
-def _self_signed(now_ms: int) -> ssl.SSLContext:
-    context = _server_context()
+def _self_signed(config: NetConfig, now_ms: int) -> ssl.SSLContext:
+    context = _server_context(config)
     # The ssl module reads certificates from files only; this one is gone (and was 0600) at once.
     try:
         with tempfile.TemporaryDirectory(prefix="inorder-tls-") as folder:

@@ -6,7 +6,7 @@ The settings themselves are the dataclasses of `inorder.config`. A file is TOML 
 like the rest: only the command line reads the real one.
 """
 
-from inorder.settings.load import Loaded, Value, load, load_with_origins
-from inorder.settings.values import Setting, catalog
+from inorder.settings.load import Loaded, load, load_with_origins
+from inorder.settings.values import Setting, Value, catalog
 
 __all__ = ["Loaded", "Setting", "Value", "catalog", "load", "load_with_origins"]

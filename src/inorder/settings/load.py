@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar, get_type_hints
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
 from inorder.logs import get_logger
-from inorder.settings.rocketmq import Foreign, foreign_names, translate
-from inorder.settings.values import Catalog, Raw, catalog, check_together, parse
+from inorder.settings.rocketmq import OTHER_NAMES, Foreign, foreign_names, translate
+from inorder.settings.values import Catalog, Raw, Value, catalog, check_together, parse
 
 log = get_logger(__name__)
 
@@ -126,11 +126,13 @@ def read_environment(env: Mapping[str, str], cls: type) -> dict[str, tuple[str, 
     """Return name -> (value, variable) of the settings of `cls` in the environment.
 
     `INORDER_BROKER__STORE__FLUSH_INTERVAL_MS` is `store.flush_interval_ms` of the broker;
-    RocketMQ's own NAMESRV_ADDR counts where inorder's variable is not set.
+    RocketMQ's own NAMESRV_ADDR and ROCKETMQ_HOME count where inorder's variable is not set.
     """
     found: dict[str, tuple[str, str]] = {}
     if cls is BrokerConfig and env.get("NAMESRV_ADDR"):
         found["namesrv"] = (env["NAMESRV_ADDR"], "NAMESRV_ADDR")
+    if cls is BrokerConfig and env.get("ROCKETMQ_HOME"):
+        found["access.rocketmq_home"] = (env["ROCKETMQ_HOME"], "ROCKETMQ_HOME")
     prefix = f"INORDER_{section_of(cls).upper()}__"
     for variable in sorted(env):
         if variable.startswith(prefix):
@@ -140,14 +142,6 @@ def read_environment(env: Mapping[str, str], cls: type) -> dict[str, tuple[str, 
 
 
 Config = TypeVar("Config")
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A setting's value in force, and its origin."""
-
-    value: Raw
-    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +188,8 @@ def load_with_origins(
     values = {name: Value(found.default, "default") for name, found in known.settings.items()}
     foreign = Foreign()
     for name, raw, origin in _layers(cls, file, env or {}, flags or {}):
-        _apply(cls, known, values, foreign, (name, raw, origin))
+        _apply(cls, known, values, foreign, (OTHER_NAMES.get(name, name), raw, origin))
+    foreign.settle(values)
     config = _build(cls, "", values)
     check_together(config)
     root = str(values["data"].value) if "data" in values else ""
@@ -227,6 +222,12 @@ def _apply(
             raise known.unknown(name, origin)
         foreign.add(name, raw, origin)
         return
+    if setting.secret and origin == "flag":
+        variable = f"INORDER_{section_of(cls)}__{setting.name.replace('.', '__')}".upper()
+        raise ConfigError(
+            f"{setting.name}: a command line shows a secret to everybody on the machine; put it "
+            f"into the settings file, or into the environment as {variable}"
+        )
     if name == setting.rocketmq:
         raw = translate(setting, raw, origin)
     values[setting.name] = Value(parse(setting, raw, origin), origin)

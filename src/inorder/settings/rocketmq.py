@@ -17,7 +17,7 @@ from typing import Final
 
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.errors import ConfigError
-from inorder.settings.values import Setting
+from inorder.settings.values import Setting, Value
 
 _BROKER: Final = """
     accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable
@@ -189,7 +189,20 @@ _NAME_SERVER: Final = """
 """
 
 BROKER_NAMES: Final = frozenset(_BROKER.split())
-NAME_SERVER_NAMES: Final = frozenset(_NAME_SERVER.split())
+NAME_SERVER_NAMES: Final = frozenset(_NAME_SERVER.split()) | {
+    # RocketMQ's name server checks nothing; inorder's takes the same settings as a broker.
+    "aclEnable", "authenticationEnabled", "authenticationWhitelist", "authorizationEnabled",
+    "authorizationWhitelist", "initAuthenticationUser", "innerClientAuthenticationCredentials",
+}  # fmt: skip
+
+
+OTHER_NAMES: Final[Mapping[str, str]] = {
+    "tlsTestModeEnable": "tls.test.mode.enable",
+    "tlsKeyPath": "tls.server.keyPath",
+    "tlsCertPath": "tls.server.certPath",
+    "useTLS": "tls.enable",
+}
+"""Names of the proxy and of network settings, and the names of the same settings here."""
 
 
 Raw = bool | int | float | str
@@ -252,19 +265,25 @@ class _Promise:
 
 _OFF: Final = frozenset({"false", ""})
 _NO_REPLICAS: Final = "inorder has no replicas yet: run it as a master"
-_NO_ACCOUNTS: Final = "inorder has no access control yet: keep it on a network that you trust"
+_NO_WHITELIST: Final = (
+    "a white list would let requests pass without a check; give users the rights they need, or use "
+    "access.level=log until they have them"
+)
 _ONE_ROOT: Final = "all files lie below storePathRootDir: set that instead"
 
 _PROMISES: Final[Mapping[str, _Promise]] = {
     "brokerRole": _Promise(frozenset({"ASYNC_MASTER", "SYNC_MASTER"}), _NO_REPLICAS),
     "enableDLegerCommitLog": _Promise(_OFF, _NO_REPLICAS),
     "enableControllerMode": _Promise(_OFF, _NO_REPLICAS),
-    "aclEnable": _Promise(_OFF, _NO_ACCOUNTS),
-    "authenticationEnabled": _Promise(_OFF, _NO_ACCOUNTS),
-    "authorizationEnabled": _Promise(_OFF, _NO_ACCOUNTS),
+    "authenticationWhitelist": _Promise(frozenset({""}), _NO_WHITELIST),
+    "authorizationWhitelist": _Promise(frozenset({""}), _NO_WHITELIST),
     "storeType": _Promise(frozenset({"default", ""}), "inorder writes RocketMQ's file store only"),
     "enableMultiDispatch": _Promise(_OFF, "light message queues are not served"),
+    "tls.config.file": _Promise(frozenset({""}), "put the lines of that file into this one"),
 }
+
+_TEST_MODE: Final = "tls.test.mode.enable"
+_CHECKS_CLIENTS: Final = "tls.server.authClient"
 
 _BELOW_ROOT: Final[Mapping[str, str]] = {
     "storePathCommitLog": "commitlog",
@@ -281,6 +300,38 @@ class Foreign:
         """Note a setting; a later layer replaces an earlier one."""
         text = str(value).lower() if isinstance(value, bool) else str(value).strip()
         self._seen[name] = (text, where)
+
+    def settle(self, values: dict[str, Value]) -> None:
+        """Apply the settings of TLS that have a meaning only beside others.
+
+        RocketMQ's test mode leaves certificates unused, and its `authClient=false` accepts any
+        certificate of a client. Here a certificate that is named is used, and a certificate that
+        is asked for is checked, so what contradicts that is an error.
+        """
+        test, where = self._seen.pop(_TEST_MODE, ("", ""))
+        certificate = values["net.tls_certificate"].value if test else ""
+        if test not in ("", "true", "false"):
+            raise ConfigError(f"{_TEST_MODE} is {test!r} ({where}); it must be true or false")
+        if test == "true" and certificate:
+            raise ConfigError(
+                f"{_TEST_MODE}=true ({where}) would leave tls.server.certPath unused; "
+                "remove one of them"
+            )
+        if test == "false" and not certificate and values["net.tls_mode"].value != "disabled":
+            raise ConfigError(
+                f"{_TEST_MODE}=false ({where}) needs a certificate; the lines "
+                "tls.server.certPath and tls.server.keyPath are missing"
+            )
+        if test == "true" and values["net.tls_client_verify"].origin == "default":
+            values["net.tls_client_verify"] = Value(False, f"implied by {_TEST_MODE}, {where}")
+        checks, where = self._seen.get(_CHECKS_CLIENTS, ("", ""))
+        if checks == "true":
+            if values["net.tls_client_auth"].value == "none":
+                raise ConfigError(
+                    f"{_CHECKS_CLIENTS}=true ({where}) checks nothing as no client is asked; the "
+                    "line tls.server.need.client.auth=require is missing"
+                )
+            del self._seen[_CHECKS_CLIENTS]
 
     def ignored(self, root: str) -> tuple[str, ...]:
         """Return the names without a meaning here; raise for a promise that cannot be kept."""

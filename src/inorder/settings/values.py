@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, get_type_hints
 
-from inorder.config import BrokerConfig, ClientConfig, NameServerConfig, NetConfig, StoreConfig
+from inorder.config import (
+    BrokerConfig,
+    ClientConfig,
+    NameServerConfig,
+    NetConfig,
+    StoreConfig,
+    tls_fault,
+)
 from inorder.errors import ConfigError
 
 
@@ -29,6 +36,16 @@ class Setting:
     default: bool | int | float | str
     doc: str
     rocketmq: str | None
+    secret: bool = False
+    """Never shown, never taken from a command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A setting's value in force, and its origin."""
+
+    value: bool | int | float | str
+    origin: str
 
 
 class Catalog:
@@ -81,6 +98,7 @@ def _flatten(cls: type, prefix: str) -> Iterator[Setting]:
                 default=field.default,
                 doc=meta["doc"],
                 rocketmq=meta["rocketmq"],
+                secret=meta["secret"],
             )
 
 
@@ -103,6 +121,12 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "store.queue_file_bytes": (20, _INT_MAX),
     "store.message_bytes_max": (1, _INT_MAX // 4),
     "net.frame_bytes_max": (1024, 2**30),
+    "audit.files_max": (1, 1000),
+    "net.connections_per_user_max": (0, _LONG_MAX),
+    "net.requests_per_address_max": (0, _LONG_MAX),
+    "net.requests_per_user_max": (0, _LONG_MAX),
+    "net.bytes_per_address_max": (0, _LONG_MAX),
+    "net.bytes_per_user_max": (0, _LONG_MAX),
     "linger_ms": (0, 60_000),
     "default_pop_share": (-1, _INT_MAX),
     "pop_from_retry_probability": (0, 100),
@@ -127,7 +151,11 @@ _BY_UNIT: Final[Mapping[str, tuple[float, float]]] = {
 _CHOICES: Final[Mapping[str, tuple[Raw, ...]]] = {
     "broker_id": (0,),
     "perm": (2, 4, 6),
+    "access.level": ("", "off", "log", "enforce"),
+    "audit.mode": ("auto", "on", "off"),
     "net.tls_mode": ("disabled", "permissive", "enforcing"),
+    "net.tls_min_version": ("1.2", "1.3"),
+    "net.tls_client_auth": ("none", "optional", "require"),
     "default_request_mode": ("PULL", "POP"),
     "compression": ("zlib", "lz4", "zstd", "none"),
 }
@@ -165,7 +193,8 @@ def _typed(setting: Setting, raw: Raw, where: str) -> Raw:
     elif type(raw) is wanted:
         return raw.strip() if isinstance(raw, str) else raw
     kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
-    raise ConfigError(f"{setting.name} is {raw!r} ({where}); it must be {kinds[wanted]}")
+    shown = "hidden" if setting.secret else repr(raw)
+    raise ConfigError(f"{setting.name} is {shown} ({where}); it must be {kinds[wanted]}")
 
 
 def allowed(setting: Setting) -> str:
@@ -257,5 +286,6 @@ def _check_advertised(host: str) -> None:
 
 
 def _check_net(net: NetConfig) -> None:
-    if bool(net.tls_certificate) != bool(net.tls_key):
-        raise ConfigError("net.tls_certificate and net.tls_key belong together: set both or none")
+    fault = tls_fault(net)
+    if fault:
+        raise ConfigError(fault)

@@ -35,6 +35,8 @@ from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
 from inorder.model import GroupConfig, TopicConfig
+from inorder.net.rules import Failures
+from inorder.net.tls import ServerTls
 from inorder.ordering.fence import Generations
 from inorder.ordering.keymap import version_of
 from inorder.store.store import Store
@@ -114,6 +116,11 @@ class FakeServer:
     """No connections."""
 
     connections: tuple[Any, ...] = ()
+    limited_total = 0
+
+    def __init__(self) -> None:
+        self.failures = Failures()
+        self.tls = ServerTls()
 
 
 class FakeParking:
@@ -211,6 +218,8 @@ class FakeBroker:
         self.lock_service = LockService(self)  # type: ignore[arg-type]
         self.offset_service = OffsetService(self)  # type: ignore[arg-type]
         self.lease_expiry = LeaseExpiry(self)  # type: ignore[arg-type]
+        self.accounts = None
+        self.guard = None
         self.notified: list[tuple[str, list[Any]]] = []
         self.saved: list[str] = []
         self.gone: list[str] = []

@@ -13,7 +13,7 @@ import inorder.cli.supervising
 import inorder.embedded
 import inorder.nameserver.server
 from inorder.cli.contents import app
-from inorder.config import BrokerConfig, NameServerConfig
+from inorder.config import AccessConfig, BrokerConfig, NameServerConfig, NetConfig, is_open
 from tests.kit.commands import CliRunner
 
 
@@ -70,6 +70,17 @@ def test_up_takes_its_options(started: list[Any], tmp_path: Path) -> None:
     assert broker.store.sync_flush
 
 
+def test_the_switch_of_rocketmq_4_means_the_broker(started: list[Any], tmp_path: Path) -> None:
+    """Its name servers control nothing; the home of its files comes from the environment, too."""
+    words = ["up", "--data", str(tmp_path), "--set", "aclEnable=true"]
+    result = CliRunner().invoke(app, words, env={"ROCKETMQ_HOME": "/opt/rocketmq"})
+    assert result.exit_code == 0, result.output
+    namesrv, broker = started
+    assert namesrv.access.effective_level == "off"
+    assert broker.access.effective_level == "enforce"
+    assert broker.access.rocketmq_home == "/opt/rocketmq"
+
+
 def test_options_win_over_set_and_file(started: list[Any], tmp_path: Path) -> None:
     """A flag is the last word; what only the file says stays."""
     file = tmp_path / "broker.conf"
@@ -108,7 +119,7 @@ def test_name_server_takes_its_options(started: list[Any]) -> None:
 
 def test_open_host_is_advertised_by_one_address(started: list[Any]) -> None:
     """Listening everywhere, a broker still tells clients one address, and warns."""
-    logged = run("broker", "--host", "0.0.0.0", "--namesrv", "h:1")
+    logged = run("broker", "--host", "0.0.0.0", "--namesrv", "h:1", "--insecure")
     (broker,) = started
     assert broker.advertised_host not in ("", "0.0.0.0")
     assert "no authentication" in logged
@@ -156,6 +167,27 @@ def test_several_brokers_get_what_the_first_would(
     assert namesrv.scan_interval_ms == 9
 
 
+def test_access_control_means_both_servers(started: list[Any], tmp_path: Path) -> None:
+    """The name server checks what the broker checks; the pair shares credentials of its own."""
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        "authenticationEnabled=true\nauthorizationEnabled=true\n"
+        'initAuthenticationUser={"username":"root","password":"a-long-secret"}\n'
+    )
+    run("up", "--config", str(file))
+    namesrv, broker = started
+    assert namesrv.access.effective_level == broker.access.effective_level == "enforce"
+    assert namesrv.access.inner_credentials == broker.access.inner_credentials
+    assert "secretKey" in broker.access.inner_credentials
+    assert not namesrv.access.init_user
+    started.clear()
+    run("up", "--config", str(file), "--set", "nameserver.access.level=log")
+    assert [one.access.effective_level for one in started] == ["log", "enforce"]
+    started.clear()
+    run("up")
+    assert [one.access.inner_credentials for one in started] == ["", ""]
+
+
 def test_one_broker_is_no_process_of_its_own(started: list[Any]) -> None:
     """`--brokers 1` is the default."""
     run("up", "--brokers", "1")
@@ -170,3 +202,65 @@ def test_brokers_are_not_left_out_by_mistake(started: list[Any], tmp_path: Path)
     assert "has messages of broker-b, of a start with --brokers" in result.stderr
     logged = run("up", "--data", str(tmp_path), "--brokers", "1")
     assert "broker-b: left out by --brokers 1" in logged
+
+
+@pytest.mark.parametrize("command", ["up", "broker", "nameserver"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "::ffff:10.0.0.5", "127.example"])
+def test_open_addresses_need_a_word(started: list[Any], command: str, host: str) -> None:
+    """Beyond loopback without authentication a start is refused; --insecure starts and warns."""
+    result = CliRunner().invoke(app, [command, "--host", host])
+    assert (result.exit_code, started) == (2, [])
+    assert "--insecure on a network that you trust" in " ".join(result.stderr.split())
+    assert "there is no authentication (--insecure)" in run(command, "--host", host, "--insecure")
+    assert started
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"])
+def test_loopback_needs_no_word(started: list[Any], host: str) -> None:
+    """Nothing is refused, and nothing is said."""
+    assert "authentication" not in run("up", "--host", host)
+    assert started
+
+
+def test_rocketmqs_file_names_the_way_out(started: list[Any], tmp_path: Path) -> None:
+    """`bindAddress` opens as --host does; `brokerIP1` alone opens nothing, and that is said."""
+    file = tmp_path / "broker.conf"
+    file.write_text("bindAddress=0.0.0.0\nbrokerIP1=10.0.0.5\n")
+    result = CliRunner().invoke(app, ["broker", "--config", str(file)])
+    assert result.exit_code == 2
+    assert "bindAddress" in result.stderr
+    file.write_text("brokerIP1=10.0.0.5\n")
+    logged = run("broker", "--config", str(file), "--namesrv", "h:1")
+    assert "the broker listens on 127.0.0.1 only" in logged
+
+
+def test_checked_clients_make_an_address_safe(started: list[Any]) -> None:
+    """Certificates that every client must show are an authentication; optional ones are not."""
+    words = ["up", "--host", "0.0.0.0", "--set", "advertised_host=127.0.0.1"]
+    sets = ["tls_mode=enforcing", "tls_client_auth=require", "tls_trust=ca.pem"]
+    given = [word for one in sets for word in ("--set", f"net.{one}")]
+    assert "authentication" not in run(*words, *given)
+    assert [one.net.tls_client_auth for one in started] == ["require", "require"]
+    for weaker in ("net.tls_mode=permissive", "net.tls_client_auth=optional"):
+        result = CliRunner().invoke(app, [*words, *given, "--set", weaker])
+        assert result.exit_code == 2
+
+
+def test_plain_text_beside_required_certificates_is_said(started: list[Any]) -> None:
+    """`require` means TLS connections; the warning names the mode that closes the others."""
+    logged = run("up", "--set", "net.tls_client_auth=require", "--set", "net.tls_trust=ca.pem")
+    assert "net.tls_mode=enforcing closes" in logged
+
+
+class Judged:
+    """Settings as far as `is_open` reads them."""
+
+    def __init__(self, access: str) -> None:
+        self.access = AccessConfig(level=access)
+        self.net = NetConfig()
+
+
+@pytest.mark.parametrize(("access", "opened"), [("off", True), ("log", True), ("enforce", False)])
+def test_enforced_users_close_a_server(access: str, opened: bool) -> None:
+    """Users that are only counted refuse nobody."""
+    assert is_open(Judged(access)) is opened  # type: ignore[arg-type]

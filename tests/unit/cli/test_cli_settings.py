@@ -46,6 +46,17 @@ def test_config_show_table_is_for_people() -> None:
     assert out.rstrip().endswith("without a meaning here: haListenPort")
 
 
+def test_config_show_hides_secrets() -> None:
+    """That a secret is set is shown, and where; what it is, never."""
+    env = {"INORDER_BROKER__NET__TLS_KEY_PASSWORD": "open sesame"}
+    for form in ("json", "table"):
+        code, out, err = run("config", "show", "-o", form, env=env)
+        assert code == 0
+        assert "sesame" not in out + err
+        assert "(hidden)" in out
+        assert "INORDER_BROKER__NET__TLS_KEY_PASSWORD" in out
+
+
 def test_config_show_of_the_name_server() -> None:
     """The other server has its own settings."""
     code, out, _ = run("config", "show", "nameserver", "-o", "json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from inorder.config import NetConfig
 from inorder.errors import ConnectionLost, RemoteProtocolError, RequestTimeout
 from inorder.net.accepted import ServerConnection
 from inorder.net.server import Server
-from inorder.wire.frame import FrameDecoder, RawFrame
+from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
 from inorder.wire.header import Command, decode_command
 from tests.unit.net.fakes import FakeTransport, ManualClock, Recorder, frame_of, tick
 
@@ -520,5 +521,313 @@ def test_an_idle_connection_is_small() -> None:
         parts = (connection, connection.peer, connection.peer_host, connection._parts)
         assert sum(map(sys.getsizeof, parts)) < 600
         assert not hasattr(connection, "__dict__")
+
+    play(story)
+
+
+def codes(recorder: Recorder) -> list[int]:
+    """Return the codes of the requests that were served, in order."""
+    return [decode_command(frame).code for call in recorder.calls for frame in call]
+
+
+def test_what_is_over_a_limit_waits_and_heartbeats_do_not() -> None:
+    """Two a second: the third waits, a heartbeat, a lock, a lease and a response overtake it."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        response = Command.request(0, request_id=9).reply(0)
+        data = b"".join(frame_of(code) for code in (11, 11, 12, 34, 41, 7120, 7122, 13))
+        connection.data_received(data + encode_frame(response))
+        assert codes(recorder) == [11, 11, 34, 41, 7120, 7122, 0]
+        assert transport.reading
+        assert server.statistics().limited_total == 2
+        connection.data_received(frame_of(34) + frame_of(14))
+        assert codes(recorder)[7:] == [34]
+        recorder.calls.clear()
+        for _ in range(2000):
+            clock.ms += 1
+            if connection._waiting is not None:
+                connection._waiting.timer.cancel()
+                connection._limit_over()
+                await tick()
+        assert codes(recorder) == [12, 13, 14]
+        assert connection._waiting is None
+        assert server._waiting_bytes == 0
+
+    play(story, requests_per_address_max=2)
+
+
+def test_the_loop_serves_what_waited() -> None:
+    """A timer does it, without a further read."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        connection.data_received(frame_of(11) + frame_of(12))
+        assert codes(recorder) == [11]
+        clock.ms += 1000
+        async with asyncio.timeout(30):
+            while len(recorder.calls) < 2:  # noqa: ASYNC110 - a timer of the connection
+                await asyncio.sleep(0.001)
+        assert codes(recorder) == [11, 12]
+
+    play(story, requests_per_address_max=1)
+
+
+def test_bytes_count_in_both_directions() -> None:
+    """Answers make a debt; requests that come meanwhile wait."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        connection.data_received(frame_of(11))
+        connection.write(b"z" * 5000)
+        connection.flush()
+        connection.data_received(frame_of(12))
+        assert codes(recorder) == [11]
+        assert 4000 < connection._limit_wait_ms() < 4200
+        clock.ms += 4200
+        connection._limit_over()
+        await tick()
+        assert codes(recorder) == [11, 12]
+
+    play(story, bytes_per_address_max=1000)
+
+
+def test_reading_pauses_when_much_waits() -> None:
+    """Memory is bounded: above WAITING_BYTES_MAX nothing is read until it is less."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        body = b"x" * (1 << 20)
+        for _ in range(5):
+            connection.data_received(frame_of(11, body))
+        assert transport.reading
+        connection.data_received(frame_of(11, body))
+        assert not transport.reading
+        assert connection.is_unread
+        for _ in range(40):  # silent, yet not idle
+            clock.ms += 10_000
+            connection.sweep(clock.ms)
+        assert not connection.closed
+        connection._limit_over()
+        await tick()
+        assert transport.reading
+        clock.ms += 1000
+        connection._limit_over()
+        await tick()
+        assert codes(recorder) == [11] * 6
+        assert connection._waiting is None
+
+    play(story, bytes_per_address_max=2 << 20)
+
+
+def test_all_connections_together_have_a_bound() -> None:
+    """When very much waits in all, each connection that waits is not read."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        server.note_waiting(1, 65 << 20)
+        connection.data_received(frame_of(11))
+        connection.data_received(frame_of(11))
+        assert not transport.reading
+        server.note_waiting(-1, -(65 << 20))
+        clock.ms += 2000
+        connection._limit_over()
+        await tick()
+        assert transport.reading
+
+    play(story, requests_per_address_max=1)
+
+
+def test_connections_of_an_address_share_its_limit() -> None:
+    """A second connection of the address waits as well; one of another address does not."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        connection.data_received(frame_of(11))
+        again, _ = connect(server)
+        again.data_received(frame_of(12))
+        assert codes(recorder) == [11]
+        other, its = ServerConnection(server), FakeTransport(("10.0.0.10", 1))
+        its.protocol = other
+        other.connection_made(its)
+        other.data_received(frame_of(13))
+        assert codes(recorder) == [11, 13]
+
+    play(story, requests_per_address_max=1)
+
+
+def test_what_a_gone_peer_sent_is_served_and_its_address_pays() -> None:
+    """Closing does not lose a last commit, and coming back at once does not help."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        connection.data_received(frame_of(11) + frame_of(15) + frame_of(15))
+        connection.connection_lost(None)
+        await tick()
+        assert codes(recorder) == [11, 15, 15]
+        assert [reason for _, reason in recorder.lost] == ["the peer closed"]
+        assert len(server.addresses) == 1
+        again, _ = connect(server)
+        assert again._limit_wait_ms() > 1000
+
+    play(story, requests_per_address_max=1)
+
+
+def test_users_have_limits_of_their_own() -> None:
+    """They begin with the login, end with another, and count all connections of the user."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        connection.user = "alice"
+        connection.data_received(frame_of(11) + frame_of(12))
+        assert codes(recorder) == [11]
+        again, _ = connect(server)
+        again.data_received(frame_of(13))
+        again.user = "alice"
+        again.data_received(frame_of(14))
+        assert codes(recorder) == [11, 13]
+        again.user = "bob"
+        assert len(server.users) == 2
+        again.user = None
+        assert again._meters == ()
+        connection.connection_lost(None)
+        again.connection_lost(None)
+        await tick()
+        clock.ms += 10_000
+        server.users.forget_idle(clock.ms)
+        assert len(server.users) == 0
+
+    play(story, requests_per_user_max=1)
+
+
+def test_a_user_has_a_number_of_connections() -> None:
+    """One too many is closed, and is nobody's."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        connection.user = "alice"
+        again, _ = connect(server)
+        again.user = "alice"
+        assert (again.closed, again.user) == (True, None)
+        await tick()
+        assert not connection.closed
+        connection.connection_lost(None)
+        await tick()
+        third, _ = connect(server)
+        third.user = "alice"
+        assert (third.closed, third.user) == (False, "alice")
+
+    play(story, connections_per_user_max=1)
+
+
+def test_without_limits_nothing_is_counted() -> None:
+    """A user is only a name then."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        connection.user = "alice"
+        connection.data_received(frame_of(11) * 100)
+        assert len(codes(recorder)) == 100
+        assert (connection.user, connection._meters) == ("alice", ())
+        assert len(server.users) + len(server.addresses) == 0
+
+    play(story)
+
+
+def test_failed_logins_are_answered_late_then_closed() -> None:
+    """The first ten at once; later ones wait, nothing is served meanwhile; at last it is closed."""
+
+    async def story(
+        server: Any, connection: Any, transport: Any, recorder: Any, clock: Any
+    ) -> None:
+        answered: list[int] = []
+        delays: list[float] = []
+        calls: list[Any] = []
+        server.loop.call_later = lambda delay, late: (delays.append(delay), calls.append(late))
+        for number in range(10):
+            connection.failed_login("alice", lambda number=number: answered.append(number))
+        assert answered == list(range(10))
+        connection.failed_login("alice", lambda: answered.append(10))
+        assert (answered[-1], delays) == (9, [0.1])
+        connection.data_received(frame_of(34))
+        assert codes(recorder) == []
+        calls.pop()()
+        await tick()
+        assert answered[-1] == 10
+        assert codes(recorder) == [34]
+        for _ in range(6):
+            connection.failed_login("alice", lambda: answered.append(11))
+            calls.pop()()
+        assert delays[-1] == 5.0
+        assert connection.closed
+        assert server.failures.closed_total == 1
+
+    play(story)
+
+
+LONG = 40 * 1024
+
+
+def test_a_long_body_of_nobody_is_not_kept() -> None:
+    """The request comes with its header alone, at its end; later ones are whole."""
+
+    async def story(server: Server, connection: Any, t: Any, recorder: Recorder, c: Any) -> None:
+        server.screen = lambda _, command: command.code != 7
+        data = frame_of(body=b"x" * 1_000_000, code=7) + frame_of(body=b"y" * LONG, code=8)
+        for at in range(0, len(data), 10_000):
+            connection.data_received(data[at : at + 10_000])
+            assert sum(map(len, connection._decoder._chunks)) < 60_000
+        found = [one for call in recorder.calls for one in call]
+        assert [len(one[2]) for one in found] == [0, LONG]
+
+    play(story)
+
+
+def test_long_requests_before_a_login_share_a_bounded_room(monkeypatch: Any) -> None:
+    """Who comes when it is full is closed; what is complete, or lost, makes room again."""
+    monkeypatch.setattr("inorder.net.server.UNVERIFIED_BYTES_MAX", 3 * LONG)
+
+    async def story(server: Server, first: Any, transport: Any, r: Any, c: Any) -> None:
+        server.screen = lambda _, command: True
+        data = frame_of(body=b"x" * LONG)
+        second, _ = connect(server)
+        third, _ = connect(server)
+        known, _ = connect(server)
+        known.user = "alice"
+        for one in (first, second, known, third):
+            one.data_received(data[:-1])
+        assert [one.closed for one in (first, second, known, third)] == [False] * 3 + [True]
+        first.data_received(data[-1:])
+        second.connection_lost(None)
+        third.connection_lost(None)
+        fourth, _ = connect(server)
+        fourth.data_received(data[:-1])
+        fifth, _ = connect(server)
+        fifth.data_received(data[:-1])
+        assert [fourth.closed, fifth.closed] == [False, False]
+
+    play(story)
+
+
+def test_a_header_without_end_counts_as_a_long_request(monkeypatch: Any) -> None:
+    """Before a login nobody may fill the memory with the beginnings of headers."""
+    monkeypatch.setattr("inorder.net.server.UNVERIFIED_BYTES_MAX", 1_000_000)
+
+    async def story(server: Server, connection: Any, t: Any, r: Any, c: Any) -> None:
+        server.screen = lambda _, command: True
+        connection.data_received(struct.pack(">iI", 1_000_100, 1_000_000) + b"x" * 100_000)
+        assert not connection.closed
+        connection.data_received(b"x" * 40_000)
+        assert connection.closed
 
     play(story)

@@ -106,3 +106,87 @@ def test_contradicting_settings_are_refused() -> None:
     for flags, words in cases:
         with pytest.raises(ConfigError, match=words):
             load(BrokerConfig, flags=flags)
+
+
+PAIR = {"tls.server.certPath": "c.pem", "tls.server.keyPath": "k.pem"}
+TRUST = {"tls.server.trustCertPath": "ca.pem"}
+
+
+def test_rocketmqs_keys_of_tls() -> None:
+    """The keys of a server and of its calls have a meaning, on brokers and name servers."""
+    flags = {
+        **PAIR, **TRUST, "tls.server.mode": "enforcing", "tls.server.authClient": "true",
+        "tls.server.need.client.auth": "require", "tls.test.mode.enable": "false",
+        "tls.enable": "true", "tls.client.authServer": "false", "tls.client.certPath": "cc.pem",
+        "tls.client.keyPath": "ck.pem", "tls.client.trustCertPath": "cca.pem",
+    }  # fmt: skip
+    for cls in (BrokerConfig, NameServerConfig):
+        loaded = load_with_origins(cls, flags=flags)
+        net = loaded.config.net
+        assert (net.tls_certificate, net.tls_key, net.tls_trust) == ("c.pem", "k.pem", "ca.pem")
+        assert (net.tls_mode, net.tls_client_auth) == ("enforcing", "require")
+        assert (net.tls_enable, net.tls_client_verify) == (True, False)
+        assert (net.tls_client_certificate, net.tls_client_key) == ("cc.pem", "ck.pem")
+        assert net.tls_client_trust == "cca.pem"
+        assert loaded.ignored == ()
+
+
+def test_the_proxys_names_of_tls() -> None:
+    """`tlsKeyPath` and its like mean the same settings."""
+    flags = {"tlsKeyPath": "k.pem", "tlsCertPath": "c.pem", "tlsTestModeEnable": "false"}
+    net = load(BrokerConfig, flags=flags).net
+    assert (net.tls_certificate, net.tls_key) == ("c.pem", "k.pem")
+    assert load(BrokerConfig, flags={"useTLS": "true"}).net.tls_enable
+
+
+def test_test_mode_means_a_certificate_of_the_servers_own() -> None:
+    """It is the default without a certificate; calls to other servers then trust theirs."""
+    net = load(BrokerConfig, flags={"tls.test.mode.enable": "true", "tls.enable": "true"}).net
+    assert (net.tls_enable, net.tls_client_verify) == (True, False)
+    given = {"tls.test.mode.enable": "true", "tls.client.authServer": "true"}
+    assert load(BrokerConfig, flags=given).net.tls_client_verify
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"tls.test.mode.enable": "false"}, "tls.server.certPath and tls.server.keyPath are miss"),
+        ({"tls.test.mode.enable": "true", **PAIR}, "would leave tls.server.certPath unused"),
+        ({"tls.test.mode.enable": "perhaps"}, "must be true or false"),
+        ({"tls.server.need.client.auth": "require"}, "tls.server.trustCertPath"),
+        ({"tls.server.need.client.auth": "optional"}, "tls.server.trustCertPath"),
+        ({"tls.server.need.client.auth": "always"}, "none, optional, require"),
+        (
+            {"tls.server.need.client.auth": "require", "tls.server.authClient": "false"},
+            "without it any certificate would do",
+        ),
+        ({"tls.server.authClient": "true", **TRUST}, "tls.server.need.client.auth=require is mis"),
+        ({"tls.server.certPath": "c.pem"}, "belong together"),
+        ({"tls.config.file": "/etc/rocketmq/tls.properties"}, "put the lines of that file into"),
+    ],
+)
+def test_half_a_configuration_of_tls_is_an_error(flags: dict[str, str], words: str) -> None:
+    """Nothing is silently weaker than it looks; the error names the line that is missing."""
+    with pytest.raises(ConfigError, match=words):
+        load(BrokerConfig, flags=flags)
+
+
+def test_clients_that_are_checked_anyway(tmp_path: Path) -> None:
+    """`authClient=false` cannot weaken `require`: it is listed as without a meaning."""
+    flags = {**TRUST, "tls.server.need.client.auth": "require", "tls.server.authClient": "false"}
+    assert load_with_origins(BrokerConfig, flags=flags).ignored == ("tls.server.authClient",)
+
+
+def test_secrets_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    """A command line would show them; no text of the settings does."""
+    file = tmp_path / "broker.conf"
+    file.write_text("tls.server.keyPassword=open sesame\n")
+    config = load(BrokerConfig, file=file)
+    assert config.net.tls_key_password == "open sesame"
+    assert "sesame" not in repr(config)
+    variable = "INORDER_BROKER__NET__TLS_KEY_PASSWORD"
+    assert load(BrokerConfig, env={variable: "x"}).net.tls_key_password == "x"
+    for name in ("tls.server.keyPassword", "net.tls_key_password"):
+        with pytest.raises(ConfigError, match=variable) as caught:
+            load(BrokerConfig, flags={name: "open sesame"})
+        assert "sesame" not in str(caught.value)

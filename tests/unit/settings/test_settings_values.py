@@ -101,7 +101,6 @@ def test_rocketmqs_units_are_converted(name: str, value: str, ours: str, expecte
     ("name", "value"),
     [
         ("brokerRole", "SLAVE"),
-        ("aclEnable", "true"),
         ("enableDLegerCommitLog", "true"),
         ("storeType", "defaultRocksDB"),
         ("storePathCommitLog", "/elsewhere/commitlog"),

@@ -116,3 +116,21 @@ def test_too_large_frames_are_not_made(command: Command) -> None:
     """We refuse to send what every peer would refuse to read."""
     with pytest.raises(LocalProtocolError, match="above the limit"):
         encode_frame(command)
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000, 100_000])
+def test_a_body_that_nobody_wants_is_passed_over(step: int) -> None:
+    """The frame comes at its end, without the body, which is not kept; the next ones are whole."""
+    data = frame(0, b"header", b"x" * 50_000) + ONE + TWO
+    decoder = FrameDecoder()
+    assert decoder.begun() is None
+    frames = decoder.receive_data(data[:11])
+    assert (decoder.begun(), decoder.needed_bytes) == (None, 50_014)
+    frames += decoder.receive_data(data[11:20])
+    assert decoder.begun() == (0, b"header", b"")
+    decoder.pass_over()
+    for at in range(20, len(data), step):
+        assert sum(map(len, decoder._chunks)) <= len(ONE)
+        frames += decoder.receive_data(data[at : at + step])
+    assert frames == [(0, b"header", b""), (0, b"{}", b"body"), (1, b"", b"")]
+    assert decoder.idle

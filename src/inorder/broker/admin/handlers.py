@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.config import BrokerConfig, NetConfig, StoreConfig
+from inorder.config import AccessConfig, BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import InvalidParameter, NoPermission, SystemError_
 from inorder.logs import get_logger
 from inorder.model import DataVersion
@@ -37,8 +37,11 @@ logger = get_logger(__name__)
 VERSION_NAME: Final = "V5_3_3"
 """The RocketMQ release whose protocol version the replies carry."""
 
-HIDDEN: Final = frozenset({"data", "tls_certificate", "tls_key"})
-"""Settings that name files of the broker; clients do not see them."""
+HIDDEN: Final = frozenset({
+    "data", "tls_certificate", "tls_key", "tls_trust", "tls_client_trust",
+    "tls_client_certificate", "tls_client_key", "key_file",
+})  # fmt: skip
+"""Settings that name files of the broker; clients see neither them nor secrets."""
 
 LOSSES_SHOWN_MAX: Final = 100
 
@@ -51,8 +54,10 @@ def get_runtime_info(call: Call[None]) -> Command:
     broker.count()
     table = {
         **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
-        **_pops(broker), **_losses(broker),
+        **_pops(broker), **_losses(broker), **_defences(broker),
     }  # fmt: skip
+    if broker.guard is not None:
+        table |= broker.guard.statistics()
     return call.reply(body=encode_kv_table(table))
 
 
@@ -159,6 +164,22 @@ def _losses(broker: Broker) -> dict[str, str]:
     return {"inorderLosses": str(len(found)), **texts}
 
 
+def _defences(broker: Broker) -> dict[str, str]:
+    """Return what limits and logins held back, and trouble with certificates; else no fields."""
+    server = broker.server
+    failures = server.failures
+    counts = {
+        "inorderLimitedRequests": server.limited_total,
+        "inorderLoginFailures": failures.failed_total,
+        "inorderLoginFailuresSlowed": failures.slowed_total,
+        "inorderLoginFailuresClosed": failures.closed_total,
+    }
+    found = {name: str(count) for name, count in counts.items() if count}
+    if server.tls.problem:
+        found["inorderTlsProblem"] = "new TLS files are not used; the log of the broker says why"
+    return found
+
+
 def _size(count: int) -> str:
     """Return a number of bytes in RocketMQ's notation: `235.3 GiB`."""
     if count < 1024:
@@ -182,11 +203,13 @@ def get_broker_config(call: Call[None]) -> Command:
 def settings(config: BrokerConfig) -> dict[str, str]:
     """Return the settings that have a RocketMQ name: name and text, sorted by name."""
     shown: dict[str, str] = {}
-    parts: tuple[BrokerConfig | StoreConfig | NetConfig, ...] = (config, config.store, config.net)
+    parts: tuple[BrokerConfig | StoreConfig | NetConfig | AccessConfig, ...] = (
+        config, config.store, config.net, config.access,
+    )  # fmt: skip
     for part in parts:
         for field in fields(part):
             name = field.metadata.get("rocketmq")
-            if name and field.name not in HIDDEN:
+            if name and field.name not in HIDDEN and not field.metadata["secret"]:
                 shown[name] = _text(field.name, getattr(part, field.name))
     shown["useServerSideResetOffset"] = "true"  # RocketMQ's tools read it before a reset
     return dict(sorted(shown.items()))
@@ -277,7 +300,7 @@ FIXED: Final = frozenset(
     {"brokerConfigPath", "rocketmqHome", "configBlackList", "storePathCommitLog"}
     | {
         field.metadata["rocketmq"]
-        for part in (BrokerConfig, StoreConfig, NetConfig)
+        for part in (BrokerConfig, StoreConfig, NetConfig, AccessConfig)
         for field in fields(part)
         if field.metadata.get("rocketmq")
     }

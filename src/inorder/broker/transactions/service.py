@@ -21,6 +21,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from inorder.access.codes import topic_need
+from inorder.access.rules import Action
 from inorder.broker.delays.storage import NOT_DELIVERED_TO
 from inorder.broker.sends.checks import require_writable
 from inorder.broker.sends.rules import illegal_size, level_in
@@ -325,6 +327,17 @@ class TransactionService:
             return record
         return records.as_first(copy, request.half_offset, request.half_position)
 
+    def topic_of(self, position: int) -> str | None:
+        """Return the topic of a transaction, by the position that its producer knows."""
+        record = self._record(position)
+        if record is None:
+            half = self.table.get(position)
+            record = None if half is None else self._record(half.position)
+        if record is None or record.topic != HALF_TOPIC:
+            return None
+        home = records.home_of(record.properties)
+        return None if home is None else home[0]
+
     def _find(self, record: Record) -> Half | None:
         half = self.table.at(record.queue_offset)
         if half is not None and half.position == record.position:
@@ -571,11 +584,18 @@ class TransactionService:
 
     def _ask(self, half: Half, record: Record) -> bool:
         """Send the question to one producer of the group, each in turn."""
-        found = self._broker.members.producers(_text(record, b"PGROUP"))
+        group, guard = _text(record, b"PGROUP"), self._broker.guard
+        found = self._broker.members.producers(group)
         # One that reads slowly is asked in a later round.
         members = [one.connection for one in found if not one.connection.congested]
         home = records.home_of(record.properties)
-        if not members or home is None:
+        if home is None:
+            return False
+        if guard is not None:
+            # The question shows the message, and any user can call itself a producer of a group.
+            need = topic_need(home[0], Action.PUB)
+            members = [one for one in members if guard.member_may(one, group, need)]
+        if not members:
             return False
         self._asked += 1
         connection = members[self._asked % len(members)]

@@ -94,6 +94,7 @@ def audit(
     plot: str | None = None,
     watch: Watch = unwatched,
     tls: Tls | None = None,
+    credentials_file: str | None = None,
 ) -> Audited:
     """Compare the stored messages of a topic with the handled ones.
 
@@ -105,7 +106,7 @@ def audit(
         raise ConfigError("say what was handled: results (a topic) or parquet (a folder)")
     if plot is not None:
         check_picture(plot)
-    servers = None if namesrv is None else Servers(namesrv, tls)
+    servers = None if namesrv is None else Servers.of(namesrv, tls, credentials_file)
     handled, is_ordered = (
         _of_topic(spark, topic, servers, results)
         if results is not None

@@ -15,7 +15,8 @@ NAMESRV = sys.argv[1]
 CONSUMED, REFUSED = 0, 1  # of the C library; its wheel turns an exception into neither
 _lock = threading.Lock()
 _consumers: dict[str, Any] = {}
-_producers: list[Any] = []
+_producers: dict[str, Any] = {}
+CHANNEL = "ALIYUN"
 
 
 def say(line: str) -> None:
@@ -36,15 +37,19 @@ def now_micros() -> int:
 
 
 def produce(
-    *, topic: str, first: str, count: str, tags: str, queues: str = "4", delay: str = "0"
-) -> None:
+    *, topic: str, first: str, count: str, tags: str, queues: str = "4", delay: str = "0",
+    user: str = "", secret: str = "",
+) -> None:  # fmt: skip
     """Send numbers; the selector takes the queue from the number."""
-    if not _producers:
-        producer = Producer("stock_producer")
+    mark = f"_{user}_{secret}" if user else ""
+    if mark not in _producers:
+        producer = Producer(f"stock_producer{mark}")
         producer.set_namesrv_addr(NAMESRV)
         producer.set_timeout(10_000)
+        if user:
+            producer.set_session_credentials(user, secret, CHANNEL)
         producer.start()
-        _producers.append(producer)
+        _producers[mark] = producer
     tag_of = tags.split(",")
     for number in range(int(first), int(first) + int(count)):
         message = Message(topic)
@@ -54,7 +59,7 @@ def produce(
         if delay != "0":
             message.set_delay_time_level(int(delay))
         began, queue = now_micros(), number % int(queues)
-        result = _producers[0].send_orderly(message, number, retry_times=0)
+        result = _producers[mark].send_orderly(message, number, retry_times=0)
         place = f"queue={queue} offset={result.offset}"
         say(f"sent name={topic} number={number} {place} begin={began}")
 
@@ -86,14 +91,17 @@ class Work:
 
 
 def push(
-    *, name: str, group: str, topic: str, tags: str, mode: str, work: str = "0", refuse: str = ""
-) -> None:
+    *, name: str, group: str, topic: str, tags: str, mode: str, work: str = "0", refuse: str = "",
+    user: str = "", secret: str = "",
+) -> None:  # fmt: skip
     """Start a push consumer."""
     model = MessageModel.BROADCASTING if mode == "broadcast" else MessageModel.CLUSTERING
     consumer = PushConsumer(group, orderly=mode == "orderly", message_model=model)
     consumer.set_namesrv_addr(NAMESRV)
     consumer.set_instance_name(name)
     consumer.set_thread_count(1)
+    if user:
+        consumer.set_session_credentials(user, secret, CHANNEL)
     ffi_check(dll.Subscribe(consumer._handle, topic.encode(), tags.replace(",", "||").encode()))
     consumer._register_callback(Work(name, work, refuse))
     consumer.start()
@@ -105,10 +113,12 @@ def stop(*, name: str) -> None:
     ffi_check(dll.ShutdownPushConsumer(_consumers[name]._handle))
 
 
-def pull(*, topic: str, group: str) -> None:
+def pull(*, topic: str, group: str, user: str = "", secret: str = "") -> None:
     """Read every queue to its end."""
     consumer = PullConsumer(group)
     consumer.set_namesrv_addr(NAMESRV)
+    if user:
+        consumer.set_session_credentials(user, secret, CHANNEL)
     consumer.start()
     for message in consumer.pull(topic):
         say(f"pulled {where(message)}")

@@ -25,7 +25,7 @@ type options map[string]string
 var (
 	namesrv   []string
 	output    sync.Mutex
-	sender    rocketmq.Producer
+	senders   = map[string]rocketmq.Producer{}
 	consumers = map[string]rocketmq.PushConsumer{}
 )
 
@@ -38,6 +38,18 @@ func say(format string, values ...any) {
 func where(message *primitive.MessageExt) string {
 	return fmt.Sprintf("number=%s queue=%d offset=%d",
 		message.Body, message.Queue.QueueId, message.QueueOffset)
+}
+
+// mark tells clients with other credentials apart, in their names.
+func mark(o options) string {
+	if o["user"] == "" {
+		return ""
+	}
+	return "_" + o["user"] + "_" + o["secret"]
+}
+
+func credentials(o options) primitive.Credentials {
+	return primitive.Credentials{AccessKey: o["user"], SecretKey: o["secret"]}
 }
 
 // byNumber picks the queue from the number in the body.
@@ -79,7 +91,8 @@ func transact(o options) error {
 		outcomes{},
 		producer.WithNameServer(namesrv),
 		producer.WithGroupName(o["group"]),
-		producer.WithInstanceName("transactions"),
+		producer.WithInstanceName("transactions"+mark(o)),
+		producer.WithCredentials(credentials(o)),
 		producer.WithSendMsgTimeout(10*time.Second),
 	)
 	if err != nil {
@@ -101,11 +114,13 @@ func transact(o options) error {
 }
 
 func produce(o options) error {
+	sender := senders[mark(o)]
 	if sender == nil {
 		made, err := rocketmq.NewProducer(
 			producer.WithNameServer(namesrv),
-			producer.WithGroupName("stock_producer"),
-			producer.WithInstanceName("producer"),
+			producer.WithGroupName("stock_producer"+mark(o)),
+			producer.WithInstanceName("producer"+mark(o)),
+			producer.WithCredentials(credentials(o)),
 			producer.WithQueueSelector(byNumber{}),
 			producer.WithSendMsgTimeout(10*time.Second),
 			producer.WithRetry(0),
@@ -116,7 +131,7 @@ func produce(o options) error {
 		if err := made.Start(); err != nil {
 			return err
 		}
-		sender = made
+		sender, senders[mark(o)] = made, made
 	}
 	first, _ := strconv.Atoi(o["first"])
 	count, _ := strconv.Atoi(o["count"])
@@ -194,6 +209,7 @@ func push(o options) error {
 		consumer.WithNameServer(namesrv),
 		consumer.WithGroupName(o["group"]),
 		consumer.WithInstance(name),
+		consumer.WithCredentials(credentials(o)),
 		consumer.WithConsumerModel(model),
 		consumer.WithConsumerOrder(o["mode"] == "orderly"),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
@@ -235,7 +251,10 @@ func stop(o options) error {
 }
 
 func pull(o options) error {
-	tool, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver(namesrv)))
+	tool, err := admin.NewAdmin(
+		admin.WithResolver(primitive.NewPassthroughResolver(namesrv)),
+		admin.WithCredentials(credentials(o)),
+	)
 	if err != nil {
 		return err
 	}
@@ -246,7 +265,8 @@ func pull(o options) error {
 	made, err := rocketmq.NewPullConsumer(
 		consumer.WithNameServer(namesrv),
 		consumer.WithGroupName(o["group"]),
-		consumer.WithInstance("puller"),
+		consumer.WithInstance("puller"+mark(o)),
+		consumer.WithCredentials(credentials(o)),
 	)
 	if err != nil {
 		return err

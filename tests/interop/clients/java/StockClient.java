@@ -14,6 +14,8 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -24,6 +26,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -35,6 +38,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 public class StockClient {
     private static final PrintStream OUT = System.out;
@@ -42,7 +46,8 @@ public class StockClient {
     private static final int API_TIMEOUT_MS = 20_000;
     private static final Map<String, DefaultMQPushConsumer> CONSUMERS = new HashMap<>();
     private static String namesrv;
-    private static DefaultMQProducer producer;
+    /** By their credentials: clients of one instance share connections, and so what they sign with. */
+    private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
 
     public static void main(String[] args) throws Exception {
         namesrv = args[0];
@@ -77,28 +82,43 @@ public class StockClient {
             case "litepull": litePull(options); break;
             case "query":
                 long now = System.currentTimeMillis();
-                for (MessageExt message : producer()
+                for (MessageExt message : producer(options)
                         .queryMessage(options.get("topic"), options.get("key"), 32, 0, now + 60_000)
                         .getMessageList()) {
                     say("found " + where(message));
                 }
                 break;
             case "view":
-                say("found " + where(producer().viewMessage(options.get("topic"), options.get("id"))));
+                say("found " + where(producer(options).viewMessage(options.get("topic"), options.get("id"))));
                 break;
             case "admin": say("output text=" + encode(admin(options.get("args").split(",")))); break;
             default: throw new IllegalArgumentException("unknown verb " + verb);
         }
     }
 
-    private static DefaultMQProducer producer() throws Exception {
+    private static RPCHook hook(Map<String, String> options) {
+        if (!options.containsKey("user")) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(options.get("user"), options.get("secret")));
+    }
+
+    /** What tells clients with other credentials apart, in their names. */
+    private static String mark(Map<String, String> options) {
+        return options.containsKey("user") ? "_" + options.get("user") + "_" + options.get("secret") : "";
+    }
+
+    private static DefaultMQProducer producer(Map<String, String> options) throws Exception {
+        DefaultMQProducer producer = PRODUCERS.get(mark(options));
         if (producer == null) {
-            DefaultMQProducer made = new DefaultMQProducer("stock_producer");
+            DefaultMQProducer made =
+                new DefaultMQProducer("stock_producer" + mark(options), hook(options));
             made.setNamesrvAddr(namesrv);
-            made.setInstanceName("producer");
+            made.setInstanceName("producer" + mark(options));
             made.setMqClientApiTimeout(API_TIMEOUT_MS);
             made.setSendMsgTimeout(10_000);
             made.start();
+            PRODUCERS.put(mark(options), made);
             producer = made;
         }
         return producer;
@@ -117,7 +137,7 @@ public class StockClient {
                 message.setDelayTimeLevel(level);
             }
             long began = nowMicros();
-            SendResult result = producer().send(
+            SendResult result = producer(options).send(
                 message, (queues, sent, chosen) -> queues.get((Integer) chosen % queues.size()), number);
             say("sent name=" + options.get("topic") + " number=" + number + " queue=" + result.getMessageQueue().getQueueId()
                 + " offset=" + result.getQueueOffset() + " id=" + result.getOffsetMsgId()
@@ -126,9 +146,9 @@ public class StockClient {
     }
 
     private static void transact(Map<String, String> options) throws Exception {
-        TransactionMQProducer made = new TransactionMQProducer(options.get("group"));
+        TransactionMQProducer made = new TransactionMQProducer(options.get("group"), hook(options));
         made.setNamesrvAddr(namesrv);
-        made.setInstanceName("transactions");
+        made.setInstanceName("transactions" + mark(options));
         made.setMqClientApiTimeout(API_TIMEOUT_MS);
         made.setSendMsgTimeout(10_000);
         made.setTransactionListener(new TransactionListener() {
@@ -167,7 +187,7 @@ public class StockClient {
         for (int number = first; number < first + count; number++) {
             byte[] body = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
             int asked = number;
-            producer().request(new Message(options.get("topic"), "A", "key-" + number, body), new RequestCallback() {
+            producer(options).request(new Message(options.get("topic"), "A", "key-" + number, body), new RequestCallback() {
                 @Override
                 public void onSuccess(Message reply) {
                     say("replied number=" + asked + " body="
@@ -187,7 +207,8 @@ public class StockClient {
 
     private static void push(Map<String, String> options) throws Exception {
         String name = options.get("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.get("group"), hook(options), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(name);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -237,10 +258,12 @@ public class StockClient {
         private final String name;
         private final long millis;
         private final boolean replies;
+        private final Map<String, String> options;
         private final Map<String, Integer> refusals = new ConcurrentHashMap<>();
 
         Work(String name, Map<String, String> options) {
             this.name = name;
+            this.options = options;
             millis = Long.parseLong(options.getOrDefault("work", "0"));
             replies = options.containsKey("reply");
             if (options.containsKey("refuse")) {
@@ -266,7 +289,7 @@ public class StockClient {
             if (replies && !refused) {
                 byte[] body = ("re-" + number).getBytes(StandardCharsets.UTF_8);
                 try {
-                    producer().send(MessageUtil.createReplyMessage(message, body), 10_000);
+                    producer(options).send(MessageUtil.createReplyMessage(message, body), 10_000);
                 } catch (Exception error) {
                     say("unanswered number=" + number + " reason=" + encode(String.valueOf(error)));
                 }
@@ -284,9 +307,9 @@ public class StockClient {
 
     @SuppressWarnings("deprecation")
     private static void pull(Map<String, String> options) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.get("group"));
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.get("group"), hook(options));
         consumer.setNamesrvAddr(namesrv);
-        consumer.setInstanceName("puller");
+        consumer.setInstanceName("puller" + mark(options));
         consumer.setMqClientApiTimeout(API_TIMEOUT_MS);
         consumer.start();
         try {

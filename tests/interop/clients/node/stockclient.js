@@ -8,21 +8,26 @@ const nameSrv = process.argv[2];
 const silent = { debug() {}, info() {}, warn() {}, error(...words) { console.error(...words); } };
 const httpclient = {}; // asked for, used only to find a name server by URL
 const consumers = new Map();
-let producer;
+const producers = new Map();
 
 const say = line => process.stdout.write(`@ ${line}\n`);
 const nowMicros = () => Math.floor((performance.timeOrigin + performance.now()) * 1000);
 const where = m => `number=${m.body.toString()} queue=${m.queueId} offset=${m.queueOffset}`;
 
-async function produce({ topic, first, count, tags, delay = '0' }) {
-  if (!producer) {
-    producer = new Producer({
-      nameSrv, httpclient, producerGroup: 'stock_producer', instanceName: 'producer', logger: silent,
-      sendMsgTimeout: 10000,
+const markOf = (user, secret) => (user ? `_${user}_${secret}` : '');
+
+async function produce({ topic, first, count, tags, delay = '0', user, secret }) {
+  const mark = markOf(user, secret);
+  if (!producers.has(mark)) {
+    const made = new Producer({
+      nameSrv, httpclient, producerGroup: `stock_producer${mark}`, instanceName: `producer${mark}`,
+      logger: silent, sendMsgTimeout: 10000, accessKey: user, secretKey: secret,
     });
-    producer.on('error', err => console.error('producer', err));
-    await producer.ready();
+    made.on('error', err => console.error('producer', err));
+    await made.ready();
+    producers.set(mark, made);
   }
+  const producer = producers.get(mark);
   const tagOf = tags.split(',');
   for (let number = Number(first); number < Number(first) + Number(count); number++) {
     const message = new Message(topic, tagOf[number % tagOf.length], String(number));
@@ -56,10 +61,11 @@ function handlerOf(name, work, refuse) {
   };
 }
 
-async function push({ name, group, topic, tags, mode, work = '0', refuse = '' }) {
+async function push({ name, group, topic, tags, mode, work = '0', refuse = '', user, secret }) {
   const consumer = new Consumer({
     nameSrv, httpclient, consumerGroup: group, instanceName: name, logger: silent,
     isBroadcast: mode === 'broadcast', consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
+    accessKey: user, secretKey: secret,
   });
   consumer.on('error', err => console.error('consumer', err));
   consumer.subscribe(topic, tags.split(',').join('||'), handlerOf(name, work, refuse));

@@ -54,6 +54,37 @@ def test_runtime_info_follows_the_broker(broker: Any) -> None:
     assert float(found["getTotalTps"].split(" ")[0]) == pytest.approx(10 / 90_061)
 
 
+def test_runtime_info_tells_of_limits_and_logins(broker: Any) -> None:
+    """What waited, who failed to log in, and certificates that are not used; else no fields."""
+    assert [name for name in table(broker) if name.startswith("inorder")] == []
+    broker.server.limited_total = 7
+    broker.server.tls.problem = "tls_certificate='/etc/cert.pem': torn"
+    for _ in range(17):
+        broker.server.failures.failed(b"host", "alice", 0)
+    found = {name: one for name, one in table(broker).items() if name.startswith("inorder")}
+    problem = found.pop("inorderTlsProblem")
+    assert found == {
+        "inorderLimitedRequests": "7", "inorderLoginFailures": "17",
+        "inorderLoginFailuresSlowed": "7", "inorderLoginFailuresClosed": "1",
+    }  # fmt: skip
+    assert "cert.pem" not in problem
+
+
+def test_neither_files_nor_secrets_are_shown(broker: Any) -> None:
+    """Code 26 says how TLS is used, and not by which files and passwords."""
+    files = {
+        "tls_certificate": "c.pem", "tls_key": "k.pem", "tls_trust": "ca.pem",
+        "tls_client_certificate": "cc.pem", "tls_client_key": "ck.pem",
+        "tls_client_trust": "cca.pem", "tls_key_password": "open sesame",
+        "tls_client_key_password": "open sesame", "tls_client_auth": "require",
+    }  # fmt: skip
+    broker.config = replace(broker.config, net=replace(broker.config.net, **files))
+    body = bytes(broker.ask(26).body)
+    assert b".pem" not in body
+    assert b"sesame" not in body
+    assert b"tls.server.need.client.auth=require" in body
+
+
 def test_settings_are_shown_under_the_names_of_rocketmq(broker: Any) -> None:
     """Code 26 shows what RocketMQ has too, and no paths."""
     answer = broker.ask(26)
