@@ -23,7 +23,7 @@ from inorder.broker.admin.rules import BrokerStats
 from inorder.broker.assignments.service import Assignments
 from inorder.broker.cluster import Registration, load_identity
 from inorder.broker.damage.service import Mending, settle
-from inorder.broker.damage.storage import Losses
+from inorder.broker.damage.storage import Losses, refuse_unfinished
 from inorder.broker.delays.forwarding import Forwarding
 from inorder.broker.delays.rules import Delays
 from inorder.broker.delays.service import Delayed
@@ -231,6 +231,7 @@ class Broker:
                 server=f"broker {config.name}",
             )
         )
+        refuse_unfinished(self.files, config.data_path)
         refuse_foreign(self.files, config.data_path)
         refuse_unknown(self.files, config.data_path)
         self.store = Store.open(
