@@ -24,7 +24,7 @@ from inorder.backups import rules
 from inorder.backups.copying import Advance, copy, read_whole, write_durably
 from inorder.backups.maps import Maps
 from inorder.backups.rules import Manifest, SegmentFile, StateFile
-from inorder.backups.taking import LAST, MANIFEST, PART, SEGMENTS, STATE, complete, manifest_at
+from inorder.backups.taking import LAST, MANIFEST, SEGMENTS, STATE, complete, manifest_at
 from inorder.broker.leases.storage import Start
 from inorder.clock import Clock
 from inorder.config import StoreConfig
@@ -72,8 +72,6 @@ def find(files: Files, source: Path) -> Path:
         StoreError: there is no complete backup.
     """
     if files.exists(source / MANIFEST):
-        if source.name.endswith(PART):
-            raise StoreError(f"{source} was not finished")
         return source
     names = complete(files, source)
     if names:
@@ -192,14 +190,14 @@ class Restoring:
         for segment in self.manifest.segments:
             target = Layout(root).commitlog / file_name(segment.position)
             self._copy(self._of_segment(segment), segment, target, size=self._config.segment_bytes)
-        folders = {root: None, root / "commitlog": None}
+        folders: dict[Path, None] = {root: None, root / "commitlog": None}
         for one in self.manifest.files:
             target = root / one.path
             files.makedirs(target.parent)
             self._copy(self._source / STATE / one.path, one, target, size=one.size)
             folders[target.parent] = None
-        for folder in folders:
-            files.fsync_dir(folder)
+        for written in folders:
+            files.fsync_dir(written)
 
     def _copy(self, path: Path, one: SegmentFile | StateFile, target: Path, *, size: int) -> None:
         file = self._files.open(path)

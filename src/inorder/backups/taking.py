@@ -1,10 +1,11 @@
-"""Taking a backup: a folder that counts when its last file has its name.
+"""Taking a backup: a folder that counts once its last file, the manifest, is there.
 
     TARGET/segments/<position>.<checksum>   whole files of the log; all backups share them
     TARGET/000003/state/...                 tables and journals
     TARGET/000003/last                      the last file of the log, up to the end
     TARGET/000003/manifest.json             what belongs to it, with checksums
-    TARGET/000004.part/                     a backup that is being taken, or was killed
+    TARGET/000004/state/...                 without a manifest: a backup that is being taken, or
+                                            that was killed; the next one removes it
 
 A whole file of the log never changes, so a later backup into the same target copies only the new
 ones. The directory itself is only read; how the state of one moment is found: `state.py`.
@@ -12,6 +13,7 @@ ones. The directory itself is only read; how the state of one moment is found: `
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,25 +105,23 @@ class Taking:
         """
         files, target = self._files, self._target
         self._refuse_own_folder()
-        try:
+        with contextlib.suppress(Moved):  # a start or a stop, which `_capture` waits for
             read_head(files, self._layout)
-        except Moved:
-            pass  # a start or a stop, which `_capture` waits for
-        part = target
+        part: Path | None = None
         try:
             files.makedirs(target / SEGMENTS)
             with files.lock(target / LOCK, b"backup"):
                 self._sweep()
                 known = {one: manifest_at(files, target / one) for one in complete(files, target)}
-                number = 1 + max((int(one) for one in known), default=0)
-                part = target / f"{number:06d}{PART}"
+                part = target / f"{1 + max(map(int, known), default=0):06d}"
                 return self._take(part, list(known.values()))
         except BlockingIOError:
             raise StoreError(f"another backup to {target} is being taken") from None
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            files.remove_tree(part if part != target else target / f"none{PART}")
+            if part is not None:
+                self._sweep()
             raise StoreError(
                 f"{target} is full: {error}. The unfinished backup was removed, and the directory "
                 "of the broker is as it was; make room, or choose another target"
@@ -136,12 +136,13 @@ class Taking:
 
     def _sweep(self) -> None:
         """Remove what killed backups have left."""
-        for folder in (self._target, self._target / SEGMENTS):
-            for name in self._files.listdir(folder):
-                if name.endswith(PART):
-                    path = folder / name
-                    remove = self._files.remove
-                    (self._files.remove_tree if self._files.is_dir(path) else remove)(path)
+        files, target = self._files, self._target
+        for name in files.listdir(target):
+            if NUMBER.fullmatch(name) and not files.exists(target / name / MANIFEST):
+                files.remove_tree(target / name)
+        for name in files.listdir(target / SEGMENTS):
+            if name.endswith(PART):
+                files.remove(target / SEGMENTS / name)
 
     def _take(self, part: Path, known: list[Manifest]) -> Taken:
         files, target = self._files, self._target
@@ -152,14 +153,16 @@ class Taking:
         finally:
             log.close()
         manifest = self._manifest(part, captured, segments)
-        write_durably(files, part / MANIFEST, encode(manifest))
-        for folder in (part / STATE, part, target / SEGMENTS):
+        for folder in (part / STATE, part, target / SEGMENTS, target):
             files.fsync_dir(folder)
-        done = part.with_name(part.name.removesuffix(PART))
-        files.rename(part, done)
-        for folder in (target, target.parent):
-            files.fsync_dir(folder)
-        return Taken(done, manifest, self._copied)
+        for parent in target.absolute().parents:  # this backup may have made some of them
+            with contextlib.suppress(PermissionError):
+                files.fsync_dir(parent)
+        draft = part / f"{MANIFEST}{PART}"
+        write_durably(files, draft, encode(manifest))
+        files.rename(draft, part / MANIFEST)
+        files.fsync_dir(part)
+        return Taken(part, manifest, self._copied)
 
     def _capture(self, part: Path, log: LogFiles) -> _Captured:
         """Copy the state of one moment."""

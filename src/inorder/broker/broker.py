@@ -231,9 +231,7 @@ class Broker:
                 server=f"broker {config.name}",
             )
         )
-        refuse_unfinished(self.files, config.data_path)
-        refuse_foreign(self.files, config.data_path)
-        refuse_unknown(self.files, config.data_path)
+        self._refuse_directories()
         self.store = Store.open(
             config.data_path, config.store, self.files, self.clock,
             first=self.lease_journal.start.first_start,
@@ -284,6 +282,11 @@ class Broker:
             "broker started name=%s address=%s data=%s", config.name, self.address, config.data
         )
         return host, port
+
+    def _refuse_directories(self) -> None:
+        """Refuse a directory that inorder cannot read, or that is not complete."""
+        for refuse in (refuse_unfinished, refuse_foreign, refuse_unknown):
+            refuse(self.files, self.config.data_path)
 
     def _load(self) -> None:
         path = self.config.data_path / "inorder" / "identity.json"

@@ -8,22 +8,15 @@ from typing import Annotated
 import typer
 
 from inorder.cli.failures import says_errors
-from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
+from inorder.cli.oncluster import OutputOption
 from inorder.cli.output import Output, progress, put_line, say
 from inorder.cli.settings import ConfigOption, SetOption, parse_sets, read_settings
 from inorder.errors import UsageError
 
 
-@on_cluster
+@says_errors
 def backup(
-    cluster: Cluster,
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="Data directory, or the name or address of a running broker of this machine.",
-            metavar="DATA|BROKER",
-        ),
-    ],
+    data: Annotated[Path, typer.Argument(help="Data directory of a broker.", metavar="DATA")],
     target: Annotated[
         Path, typer.Argument(help="Directory of backups; made if missing.", metavar="TARGET")
     ],
@@ -33,25 +26,24 @@ def backup(
     """Back up a broker's data directory, also while the broker runs, which is not disturbed.
 
     Holds every message acknowledged before it began. A further backup into the same TARGET copies
-    only what is new. Run it on the broker's machine, as its user; every broker has a directory.
+    only what is new. Run it on the broker's machine, as its user. Of `inorder up --brokers 3`, each
+    broker has a directory, and each gets a TARGET of its own.
     """
     import inorder
     from inorder.backups.taking import Taking
     from inorder.clock import SystemClock
     from inorder.disk import OsFiles
 
-    root = Path(data)
-    if not root.is_dir():
-        found = cluster.run(lambda admin: admin.cluster.settings(data))
-        root = Path(found.get("storePathRootDir", ""))
-        if not root.is_absolute() or not root.is_dir():
-            raise UsageError(
-                f"the broker {data} has its files in {root}, which is no directory here: run this "
-                "on its machine and give the directory"
-            )
+    if not data.is_dir():
+        raise UsageError(f"{data} is no directory: give the --data of a broker on this machine")
+    for other in sorted(data.glob("*/commitlog")):
+        put_line(
+            f"inorder: {other.parent} is the directory of another broker: back it up, too, into a "
+            "target of its own", err=True,
+        )  # fmt: skip
     with progress("bytes") as advance:
         taken = Taking(
-            OsFiles(), SystemClock(), root, target, made_by=inorder.__version__,
+            OsFiles(), SystemClock(), data, target, made_by=inorder.__version__,
             advance=advance,
         ).run()  # fmt: skip
     manifest = taken.manifest
