@@ -52,6 +52,7 @@ _OF_PROXIES: Final = "TRACE_CONTEXT"
 """Where RocketMQ's proxy stores the context of its gRPC clients."""
 _NOTE: Final = "inorder.otel"
 _BUCKETS: Final = 1 << 16
+_MASK: Final = _BUCKETS - 1
 _CLOCK: Final = SystemClock()
 _W3C: Final = TraceContextTextMapPropagator()
 _Attributes = dict[str, Any]
@@ -93,13 +94,15 @@ class Tracing:
     def _drawn(self, key: str | None) -> bool:
         """Return whether messages of a key are traced."""
         # hot: 0.3 µs
-        return crc32((key or "").encode("utf-8", "replace")) % _BUCKETS < self._below
+        return crc32((key or "").encode("utf-8", "replace")) & _MASK < self._below
 
     def _wanted(self, _topic: object, values: Mapping[str, Any]) -> bool:
         """Return whether a send is traced."""
-        # hot: 0.6 µs
+        # hot: 0.4 µs
         key = values.get("key")
-        return self._drawn(key if type(key) is str or key is None else key_text(key)) or _inside()
+        if type(key) is not str:
+            key = "" if key is None else key_text(key)
+        return crc32(key.encode("utf-8", "replace")) & _MASK < self._below or _inside()
 
     def _wanted_batch(self, messages: Sequence[Message], _values: object) -> bool:
         return any(self._drawn(one.key) for one in messages) or _inside()
@@ -299,11 +302,7 @@ def _around(
     """Return the call of a producer with a span around it, where one is wanted."""
     if inspect.iscoroutinefunction(call):
 
-        @functools.wraps(call)
-        async def traced_async(first: Any, *args: Any, **values: Any) -> Any:
-            if not wanted(first, values):
-                return await call(first, *args, **values)
-            span = begin(first, values)
+        async def within(span: Span, first: Any, args: Any, values: dict[str, Any]) -> Any:
             try:
                 result = await call(values.pop(_FIRST, first), *args, **values)
             except BaseException as failure:
@@ -311,6 +310,12 @@ def _around(
                 raise
             _end(span, result, None)
             return result
+
+        @functools.wraps(call)
+        def traced_async(first: Any, *args: Any, **values: Any) -> Any:
+            if not wanted(first, values):
+                return call(first, *args, **values)
+            return within(begin(first, values), first, args, values)
 
         return traced_async
 
