@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from inorder.client.consume.hooks import HandleContext as HandleContext
+    from inorder.client.consume.hooks import ParkContext as ParkContext
     from inorder.client.consume.rules.assignment import Average as Average
     from inorder.client.consume.rules.assignment import AverageByCircle as AverageByCircle
     from inorder.client.consume.rules.assignment import ByConfig as ByConfig
@@ -78,6 +79,7 @@ _PUBLIC = {
     "Fence": "inorder.model",
     "GroupConfig": "inorder.model",
     "HandleContext": "inorder.client.consume.hooks",
+    "ParkContext": "inorder.client.consume.hooks",
     "Handled": "inorder.client.consume.rules.outcomes",
     "InorderError": "inorder.errors",
     "MachineRoomNearby": "inorder.client.consume.rules.assignment",

@@ -221,6 +221,41 @@ MUTANTS = [
     ),
     # The compiled hot path: the module itself, and those who call it.
     Mutant(
+        "backup-ends-before-its-tables", "A17",
+        "the log of a backup ends where it did before the tables were read",
+        "inorder.backups.taking",
+        "        return _Captured(head, copied)\n",
+        "        return _Captured(before, copied)\n",
+        "tests/unit/backups/test_taking.py::"
+        "test_a_state_is_never_ahead_of_the_log_that_is_restored",
+    ),
+    Mutant(
+        "backup-believes-one-reading", "A17",
+        "tables of several moments make a backup",
+        "inorder.backups.taking",
+        "        check_unchanged(files, root, copied)\n",
+        "",
+        "tests/unit/backups/test_taking.py::test_a_state_that_never_stands_still_is_given_up",
+    ),
+    Mutant(
+        "restored-broker-lost-nothing", "A17",
+        "a restored broker continues in the generation of the backup, and owners resume",
+        "inorder.backups.restoring",
+        'boot_id="", clean=False,',
+        'clean=True,',
+        "tests/integration/test_restored_broker.py::"
+        "test_epochs_and_fences_are_above_all_that_the_old_broker_gave_out",
+    ),
+    Mutant(
+        "restored-map-is-the-next-one", "A17",
+        "a restored key map gets the version after its own, which a resize may have used",
+        "inorder.backups.rules",
+        "    version = above + 1\n",
+        "    version = now.version + 1\n",
+        "tests/unit/backups/test_backup_rules.py::"
+        "test_a_fence_after_the_restore_is_above_those_after_a_resize_that_the_backup_lacks",
+    ),
+    Mutant(
         "run-takes-any-connection", "P1",
         "a numbered message of a run is stored over a connection that its producer has left",
         _NATIVE,

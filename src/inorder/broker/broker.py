@@ -24,7 +24,7 @@ from inorder.broker.admin.rules import BrokerStats
 from inorder.broker.assignments.service import Assignments
 from inorder.broker.cluster import Registration, load_identity
 from inorder.broker.damage.service import Mending, settle
-from inorder.broker.damage.storage import Losses
+from inorder.broker.damage.storage import Losses, refuse_unfinished
 from inorder.broker.delays.forwarding import Forwarding
 from inorder.broker.delays.rules import Delays
 from inorder.broker.delays.service import Delayed
@@ -240,8 +240,7 @@ class Broker:
                 server=f"broker {config.name}",
             )
         )
-        refuse_foreign(self.files, config.data_path)
-        refuse_unknown(self.files, config.data_path)
+        self._refuse_directories()
         self.store = Store.open(
             config.data_path, config.store, self.files, self.clock,
             first=self.lease_journal.start.first_start,
@@ -292,6 +291,11 @@ class Broker:
             "broker started name=%s address=%s data=%s", config.name, self.address, config.data
         )
         return host, port
+
+    def _refuse_directories(self) -> None:
+        """Refuse a directory that inorder cannot read, or that is not complete."""
+        for refuse in (refuse_unfinished, refuse_foreign, refuse_unknown):
+            refuse(self.files, self.config.data_path)
 
     def _load(self) -> None:
         path = self.config.data_path / "inorder" / "identity.json"

@@ -13,6 +13,7 @@ import typer
 from inorder.cli import (
     about,
     acl,
+    backup,
     bench,
     check,
     cluster,
@@ -76,6 +77,8 @@ app.command("redrive")(parked.redrive)
 app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 app.command("demo")(about.demo)
 app.command("version")(about.version)
 

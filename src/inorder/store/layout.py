@@ -4,6 +4,7 @@ commitlog/<20 digits: position of the first byte>            records, then zeros
 consumequeue/<topic>/<queue id>/<20 digits: byte offset>     20-byte entries, then zeros
 index/<yyyyMMddHHmmssSSS>                                    header, slots, entries
 checkpoint  abort  lock                                      as in RocketMQ
+restoring                                                    while a backup is being restored
 inorder/positions                                            inorder's own (`checkpoints.py`)
 
 queue entry   | position 8 | size 4 | tag code 8 |
@@ -42,6 +43,7 @@ CHECKPOINT: Final = struct.Struct(">qqqqq")
 CHECKPOINT_FILE_BYTES: Final = 4096
 
 LOCK_CONTENT: Final = b"lock"
+RESTORING: Final = "restoring"
 
 
 class Layout:

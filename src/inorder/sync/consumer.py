@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 from inorder.client.consume import consumer as twin
-from inorder.client.consume.hooks import Hook
+from inorder.client.consume.hooks import Hook, ParkHook
 from inorder.client.consume.pullconsumer import Target
 from inorder.client.consume.registrations import Handler, Order
 from inorder.client.consume.rules.assignment import Allocation
@@ -79,7 +79,9 @@ class Consumer:
     With `message_model="broadcasting"` every consumer gets every message, and offsets are kept in a
     file on this machine. `allocation` must be the same for all members of a group. `instance` tells
     two consumers of one group in one process apart. `before_handle` and `after_handle` get a
-    HandleContext before and after every call of a handler, in its thread.
+    HandleContext before and after every call of a handler, in its thread. `after_park` gets a
+    ParkContext when the broker has parked messages; it runs on the client's own thread and must not
+    block.
 
     `lease` is how long this consumer owns an ordered queue without a renewal (5 s), `grace` how
     long it owns the queue after its connection is lost (1 s); in seconds, or a timedelta. A handler
@@ -105,6 +107,7 @@ class Consumer:
         credentials: Credentials | None = None,
         before_handle: Hook | None = None,
         after_handle: Hook | None = None,
+        after_park: ParkHook | None = None,
         lease: Duration | None = None,
         grace: Duration | None = None,
         trace: bool = False,
@@ -124,6 +127,7 @@ class Consumer:
             credentials=credentials,
             before_handle=before_handle,
             after_handle=after_handle,
+            after_park=after_park,
             lease=lease,
             grace=grace,
             trace=trace,

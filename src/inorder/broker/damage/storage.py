@@ -1,7 +1,7 @@
-"""Losses that were reported: `inorder/losses.json`, kept until an operator deletes it.
+"""Losses that were reported (`inorder/losses.json`), and directories that are not complete.
 
-A loss is logged when it is found and kept here once, so that `inorder cluster losses` shows it
-later. Why: decision 45.
+A loss is logged when it is found and kept here once, until an operator deletes the file, so that
+`inorder cluster losses` shows it later. Why: decision 45.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from inorder.errors import RemoteProtocolError, StoreError
 from inorder.logs import get_logger
+from inorder.store.layout import RESTORING
 from inorder.store.mending import Loss
 from inorder.store.snapshot import Snapshot
 
@@ -25,6 +26,19 @@ log = get_logger(__name__)
 
 LOSSES_MAX: Final = 1000
 """How many losses are kept; later ones are only logged."""
+
+
+def refuse_unfinished(files: Files, root: Path) -> None:
+    """Refuse a directory into which a backup was not restored to the end.
+
+    Raises:
+        StoreError: it is one; nothing was changed.
+    """
+    if files.exists(root / RESTORING):
+        raise StoreError(
+            f"{root} is not complete: the restore of a backup into it was broken off. Run "
+            "`inorder restore` again, or remove the directory"
+        )
 
 
 class Reported(msgspec.Struct, frozen=True):

@@ -37,7 +37,20 @@ class HandleContext:
     """Values that `before_handle` stores for `after_handle`."""
 
 
+@dataclass(frozen=True, slots=True)
+class ParkContext:
+    """Messages that the broker has just parked, in order, for `after_park`."""
+
+    group: str
+    queue: TopicQueue
+    key: str
+    messages: tuple[ReceivedMessage, ...]
+    error: BaseException | None
+    """Why the key is parked; None if the messages joined a key that was parked before."""
+
+
 Hook = Callable[[HandleContext], None]
+ParkHook = Callable[[ParkContext], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,16 @@ class Hooks:
     group: str = ""
     timeout_ms: int = 0
     clock: Clock = field(default_factory=SystemClock)
+    park: ParkHook | None = None
+
+    def parked(self, context: ParkContext) -> None:
+        """Call `after_park`, on the event loop."""
+        if self.park is not None:
+            try:
+                self.park(context)
+            except Exception:
+                # The application's own code: the messages are parked.
+                log.exception("after_park failed group=%s queue=%s", context.group, context.queue)
 
     def around(self, call: Call, *, is_async: bool, ordered: bool, auto_commit: bool) -> Call:
         """Return the call with the hooks around it; the call itself if there are none."""

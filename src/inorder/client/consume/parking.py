@@ -31,6 +31,7 @@ from typing import Final, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 from inorder.client.api import ParkingApi
+from inorder.client.consume.hooks import Hooks, ParkContext
 from inorder.client.consume.leases import Leases
 from inorder.client.consume.messages import receive
 from inorder.client.consume.queue import AssignedQueue, QueueEvents
@@ -88,9 +89,11 @@ class Parker:
         tasks: Tasks,
         counts: Counts,
         events: QueueEvents,
+        hooks: Hooks,
     ) -> None:
         self._session = session
         self._group = group
+        self._hooks = hooks
         self._leases = leases
         self._tasks = tasks
         self._counts = counts
@@ -194,6 +197,7 @@ class Parker:
                 "parked %s`", self._group, assigned.queue, key, first.offset,
                 first.redeliveries + 1, item.error, self._group,
             )  # fmt: skip
+            self._tell(assigned.queue, key, (first,), error)
         return outcome
 
     async def join(
@@ -215,7 +219,19 @@ class Parker:
                 break
             view.park(key, message.offset)
             done += 1
+        if done:
+            self._tell(assigned.queue, key, messages[:done], None)
         return done
+
+    def _tell(
+        self,
+        queue: TopicQueue,
+        key: str,
+        messages: Sequence[ReceivedMessage],
+        error: BaseException | None,
+    ) -> None:
+        if self._hooks.park is not None:
+            self._hooks.parked(ParkContext(self._group, queue, key, tuple(messages), error))
 
     async def _park(self, assigned: AssignedQueue, items: list[ParkItem]) -> list[ParkOutcome]:
         queue = assigned.queue

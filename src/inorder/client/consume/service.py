@@ -20,6 +20,7 @@ from inorder.client.consume.assignment import Member, Rebalancer
 from inorder.client.consume.commits import LocalOffsets, OffsetStore, RemoteOffsets
 from inorder.client.consume.concurrent import ConcurrentRunner, Returner, TopicHandler
 from inorder.client.consume.handlers import ConsumerRequests, run_directly
+from inorder.client.consume.hooks import Hooks
 from inorder.client.consume.ordered import KeyedRunner, OrderedRunner
 from inorder.client.consume.parking import Parker, Redriver
 from inorder.client.consume.pullconsumer import Target
@@ -65,6 +66,7 @@ class ConsumerService:
         consumer: object,
         files: Files,
         terms: Terms,
+        hooks: Hooks,
     ) -> None:
         self._session = session
         self._config = session.config.consumer
@@ -89,8 +91,9 @@ class ConsumerService:
             terms=terms,
         )
         self._parker = Parker(
-            session, group, leases=member.leases, tasks=member.tasks, counts=counts, events=self
-        )
+            session, group, leases=member.leases, tasks=member.tasks, counts=counts, events=self,
+            hooks=hooks,
+        )  # fmt: skip
         self._redriver = Redriver(
             session,
             group,
