@@ -130,6 +130,12 @@ class BrokerConfig:
     remote_config: bool = setting(False, "allow UPDATE_BROKER_CONFIG for the settings that may change at run time")
     trace_topic: bool = setting(False, "create the topic of message traces at the start", rocketmq="traceTopicEnable")
     trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC", "the topic of message traces", rocketmq="msgTraceTopicName")
+    admin_port: int = setting(-1, "port of metrics and health, by HTTP; 0 = any, -1 = none", rocketmq="metricsPromExporterPort")
+    admin_host: str = setting("127.0.0.1", "address of that port; it has no authentication", rocketmq="metricsPromExporterHost")
+    metrics_series_max: int = setting(50_000, "lines of one answer to a scrape; further ones are left out, and counted", rocketmq="metricsOtelCardinalityLimit")
+    slow_ms: int = setting(0, "log requests, writes, syncs and stalls of the loop that take this long; 0 = none")
+    log_format: str = setting("text", "text, or json: one object a line")
+    log_levels: str = setting("", "levels of single loggers: inorder.broker.leases=debug,inorder.net=warning")
     store_replies: bool = setting(True, "keep the replies to requests in the cluster's reply topic", rocketmq="storeReplyMessageEnable")
     store: StoreConfig = field(default_factory=StoreConfig)
     net: NetConfig = field(default_factory=NetConfig)
@@ -151,6 +157,10 @@ class NameServerConfig:
     scan_interval_ms: int = setting(5000, "how often silent brokers are looked for", rocketmq="scanNotActiveBrokerInterval")
     order_message_enable: bool = setting(False, "put orderTopicConf into routes", rocketmq="orderMessageEnable")
     return_order_config: bool = setting(True, "tell brokers the order topics", rocketmq="returnOrderTopicConfigToBroker")
+    admin_port: int = setting(-1, "port of metrics and health, by HTTP; 0 = any, -1 = none")
+    admin_host: str = setting("127.0.0.1", "address of that port; it has no authentication")
+    log_format: str = setting("text", "text, or json: one object a line")
+    log_levels: str = setting("", "levels of single loggers: inorder.nameserver=debug")
     net: NetConfig = field(default_factory=NetConfig)
 
 

@@ -355,6 +355,9 @@ class Router:
                 ),
             )
             return
+        watch = self._broker.monitoring
+        if watch is not None:
+            watch.begins(connection, command)
         saving = self._broker.saving
         asked = saving.asked
         result = invoke(self._broker, connection, command)
@@ -364,6 +367,8 @@ class Router:
             self.answer(connection, command, result)
         elif result is not None:
             self.spawn(connection, command, result)
+        elif watch is not None:
+            watch.forget(connection, command)
 
     async def _when_saved(
         self, code: int, result: Command | Coroutine[Any, Any, Command | None]
@@ -407,6 +412,8 @@ class Router:
             reply = await work
             if reply is not None:
                 self.answer(connection, command, reply)
+            elif self._broker.monitoring is not None:
+                self._broker.monitoring.forget(connection, command)
         except Exception as error:  # a task root: the answer says what the log says
             self.fail(connection, command, error)
         finally:
@@ -454,6 +461,8 @@ class Router:
         ):
             now_ms = self._broker.clock.monotonic_ms()
             self._refusals.refused(now_ms, connection.peer, command.code, reply.code, reply.remark)
+        if self._broker.monitoring is not None:
+            self._broker.monitoring.ends(connection, command, reply.code)
         if command.is_oneway or connection.closed:
             return
         try:

@@ -290,13 +290,17 @@ class HttpServer:
 
     async def close(self) -> None:
         """Listen no longer, and end every connection, also in the middle of an answer."""
+        self.abandon()
+        while self._serving:
+            await asyncio.wait(self._serving)
+
+    def abandon(self) -> None:
+        """Stop as a kill does: the connections break, and nobody is waited for."""
         if self._server is not None:
             self._server.close()
             self._server = None
         for task in self._serving:
             task.cancel()
-        while self._serving:
-            await asyncio.wait(self._serving)
 
     def __repr__(self) -> str:
         return f"HttpServer({self.name!r}, {self.address}, connections={len(self._serving)})"
