@@ -21,8 +21,8 @@ FEATURES = (
     "nameserver", "client/send", "client/consume", "spark/source", "spark/sink", "spark/ordered",
     *(f"broker/{one}" for one in (
         "admin", "assignments", "damage", "delays", "filters", "groups", "leases", "locks",
-        "metrics", "offsets", "parking", "pops", "producers", "pulls", "resizing", "retries", "sends",
-        "timers", "topics", "transactions",
+        "metrics", "offsets", "parking", "pops", "producers", "pulls", "resizing", "retries",
+        "sends", "timers", "topics", "transactions",
     )),
 )  # fmt: skip
 NOUNS = {

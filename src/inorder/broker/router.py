@@ -248,7 +248,11 @@ _DELETING: Final = frozenset(
 )
 _NEVER: Final = 1 << 62
 _LOGGED_REFUSALS: Final = frozenset(
-    (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL)
+    (
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+    )
 )  # refusals that an operator should know of: the client is no match, and may not say so
 _SENDING: Final = SEND_CODES | REPLY_CODES
 _REFUSALS_WITH_REGION: Final = frozenset((2, 13, 14, 16, 17, 29))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from inorder.cli.brokers import BROKERS_MAX, BrokerPlan, child_words, left_out, plan_brokers
-from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging
+from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging, shape_logs
 from inorder.cli.output import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
 from inorder.config import BrokerConfig, NameServerConfig, NetConfig
@@ -104,6 +104,7 @@ def up(
             port=namesrv_port,
         ),
     )
+    shape_logs(broker.config.log_format, broker.config.log_levels)
     namesrv_config = namesrv.config
     if namesrv.values["data"].origin == "default":
         below = str(Path(broker.config.data) / "namesrv")
@@ -159,6 +160,7 @@ def nameserver(
     setup_logging(log_level)
     flags = _over(parse_sets(set_), host=host, port=port, data=data)
     loaded = read_settings(NameServerConfig, config, flags)
+    shape_logs(loaded.config.log_format, loaded.config.log_levels)
     _warn(loaded)
 
     from inorder.nameserver.server import NameServer
@@ -204,6 +206,9 @@ def broker(
         data=data,
     )
     loaded = read_settings(BrokerConfig, config, flags)
+    shape_logs(
+        loaded.config.log_format, loaded.config.log_levels, (name or "") if supervised else ""
+    )
     if not supervised:  # else the process that started this one has warned
         _warn(loaded)
     if not loaded.config.namesrv:

@@ -16,9 +16,10 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
-from inorder.errors import InvalidParameter, NoPermission, SystemError_
-from inorder.logs import get_logger
+from inorder.errors import ConfigError, InvalidParameter, NoPermission, SystemError_
+from inorder.logs import get_logger, set_levels
 from inorder.model import DataVersion
+from inorder.settings.values import catalog, parse
 from inorder.wire.codes import VERSION, ResponseCode
 from inorder.wire.fields import encode_fields
 from inorder.wire.names import SCHEDULE_TOPIC
@@ -236,6 +237,8 @@ def update_broker_config(call: Call[None]) -> Command:
 
 def _apply(broker: Broker, changes: Mapping[str, Any]) -> None:
     config = replace(broker.config, **changes)
+    if config.log_levels != broker.config.log_levels:
+        set_levels(config.log_levels, before=broker.config.log_levels)
     perm_changed = config.perm != broker.config.perm
     broker.config = config
     broker.topics.auto_create = config.auto_create_topics
@@ -260,6 +263,14 @@ def _between(low: int, high: int) -> Callable[[str, str], int]:
     return read
 
 
+def _log_levels(name: str, text: str) -> str:
+    setting = catalog(BrokerConfig).settings["log_levels"]
+    try:
+        return str(parse(setting, text, "of a request"))
+    except ConfigError as error:
+        raise SystemError_(str(error)) from None
+
+
 CHANGEABLE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "brokerPermission": ("perm", _between(0, 7)),
     "autoCreateTopicEnable": ("auto_create_topics", _flag),
@@ -267,6 +278,7 @@ CHANGEABLE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "enablePropertyFilter": ("property_filter", _flag),
     "longPollingEnable": ("long_polling", _flag),
     "shortPollingTimeMills": ("short_polling_ms", _between(1, 600_000)),
+    "log_levels": ("log_levels", _log_levels),
 }
 """RocketMQ's name of a setting: inorder's name, and the reader of its text.
 
