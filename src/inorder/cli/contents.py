@@ -16,6 +16,7 @@ from inorder.cli import (
     check,
     cluster,
     consume,
+    doctor,
     group,
     locks,
     message,
@@ -72,6 +73,7 @@ app.command("redrive")(parked.redrive)
 app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
+app.command("doctor")(doctor.doctor)
 app.command("demo")(about.demo)
 app.command("version")(about.version)
 

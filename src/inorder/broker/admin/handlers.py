@@ -42,6 +42,7 @@ HIDDEN: Final = frozenset({"data", "tls_certificate", "tls_key"})
 """Settings that name files of the broker; clients do not see them."""
 
 LOSSES_SHOWN_MAX: Final = 100
+UNSUPPORTED_SHOWN_MAX: Final = 100
 
 NO_BUFFER_LIMIT: Final = 2**31 - 1
 
@@ -52,7 +53,7 @@ def get_runtime_info(call: Call[None]) -> Command:
     broker.count()
     table = {
         **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
-        **_pops(broker), **_losses(broker),
+        **_pops(broker), **_losses(broker), **_ours(broker),
     }  # fmt: skip
     return call.reply(body=encode_kv_table(table))
 
@@ -148,6 +149,17 @@ def _pops(broker: Broker) -> dict[str, str]:
         "popBatchesInOrder": str(len(table.batches)),
         "popRequestsWaiting": str(len(broker.pop_polls)),
         "popMessagesRevived": str(broker.revival.revived),
+    }
+
+
+def _ours(broker: Broker) -> dict[str, str]:
+    """Return what `inorder doctor` asks for."""
+    codes = sorted(broker.router.unknown_codes.items())[:UNSUPPORTED_SHOWN_MAX]
+    return {
+        "inorderNowMs": str(broker.clock.now_ms()),
+        "inorderFilesMax": str(broker.files.descriptors_max()),
+        "inorderWritable": "true" if broker.writable else "false",
+        "inorderUnsupported": ",".join(f"{code}:{count}" for code, count in codes),
     }
 
 
