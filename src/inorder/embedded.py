@@ -51,6 +51,13 @@ class Embedded:
         return self._broker
 
     @property
+    def namesrv(self) -> NameServer:
+        """Return the running name server."""
+        if self._namesrv is None:
+            raise NotStarted("the name server does not run; call start() first")
+        return self._namesrv
+
+    @property
     def namesrv_address(self) -> str:
         """Return `host:port` of the name server."""
         if self._namesrv_address is None:

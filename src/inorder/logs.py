@@ -4,14 +4,21 @@ Half of the values that inorder logs come from a peer: names, addresses, remarks
 its logger here (`tests/house/test_logs_escape.py` checks that), so no call has to think of
 escaping. A topic name of 70,000 letters and a newline becomes one line of a few hundred characters.
 How text from peers is shown: decision 46.
+
+`JsonLines` writes a record as one JSON object. Its fields come from the text of the call itself:
+`topic=%s` is a field `topic`, so no call knows of JSON. `set_levels` changes the levels of single
+loggers, also at run time.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
@@ -83,3 +90,78 @@ def _fit(value: object) -> object:
 
 
 _ESCAPING: Final = _Escaping()
+
+_PLACEHOLDER: Final = re.compile(r"(?:([A-Za-z_]\w*)=)?%(?:%|[-0-9.]*([a-zA-Z]))")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: ts, level, logger, event, and the fields of the text."""
+
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        at = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, object] = {
+            "ts": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        if self._process:
+            line["process"] = self._process
+        event, fields = _split(record)
+        line["event"] = event
+        line.update((name, value) for name, value in fields.items() if name not in line)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def _split(record: logging.LogRecord) -> tuple[str, dict[str, object]]:
+    """Return what happened, in words, and the named values of a line.
+
+    A value that the text does not name stays in the words.
+    """
+    args = record.args
+    if not isinstance(args, tuple) or not isinstance(record.msg, str):
+        return record.getMessage(), {}
+    values, fields = iter(args), {}
+
+    def fill(found: re.Match[str]) -> str:
+        name, kind = found.groups()
+        if kind is None:
+            return f"{name}=%" if name else "%"
+        value = next(values)
+        if name is None:
+            return found.group() % (value,)
+        fields[name] = value
+        return ""
+
+    try:
+        words = _PLACEHOLDER.sub(fill, record.msg)
+    except (StopIteration, TypeError, ValueError):  # a text that does not fit its values
+        return record.getMessage(), {}
+    return " ".join(words.split()).strip(" :,;") or record.getMessage(), fields
+
+
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def set_levels(text: str, before: str = "") -> None:
+    """Set the levels of loggers, as in `inorder.broker=debug,inorder.net=warning`.
+
+    Loggers that `before` named and `text` does not name have their parent's level again.
+    """
+    wanted = _levels(text)
+    for name in _levels(before):
+        if name not in wanted:
+            logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, level in wanted.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def _levels(text: str) -> dict[str, int]:
+    pairs = (one.partition("=") for one in text.split(",") if one)
+    return {name.strip(): LEVELS[level.strip()] for name, _, level in pairs}

@@ -22,8 +22,8 @@ FEATURES = (
     "spark/ordered",
     *(f"broker/{one}" for one in (
         "admin", "assignments", "damage", "delays", "filters", "groups", "leases", "locks",
-        "offsets", "parking", "pops", "producers", "pulls", "resizing", "retries", "sends",
-        "timers", "topics", "transactions",
+        "metrics", "offsets", "parking", "pops", "producers", "pulls", "resizing", "retries",
+        "sends", "timers", "topics", "transactions",
     )),
 )  # fmt: skip
 NOUNS = {
@@ -31,6 +31,7 @@ NOUNS = {
     "broker/delays/forwarding.py": "a delayed message of a key that moved to another broker",
     "broker/timers/wheel.py": "RocketMQ's files of timers, which a start takes over",
     "broker/groups/relay.py": "questions that operators ask consumers through the broker",
+    "broker/metrics/port.py": "the admin port, and who looks at the loop",
     "broker/parking/moves.py": "parked keys over a resize",
     "broker/pops/acks.py": "acknowledgements of popped messages, and changes of their time",
     "broker/pops/polls.py": "who waits for messages, and until when; pure",

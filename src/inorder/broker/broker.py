@@ -39,6 +39,8 @@ from inorder.broker.leases.service import LeaseExpiry, LeaseService
 from inorder.broker.leases.storage import LeaseJournal
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import LockService
+from inorder.broker.metrics.port import Monitoring
+from inorder.broker.metrics.rules import Counts, Meters
 from inorder.broker.offload import Offload
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
 from inorder.broker.offsets.service import OffsetService
@@ -71,6 +73,7 @@ from inorder.broker.transactions.records import Noted
 from inorder.broker.transactions.rules import Transactions
 from inorder.broker.transactions.service import TransactionService
 from inorder.broker.users.service import load_accounts, make_guard
+from inorder.clock import stopwatch_s
 from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.net.accepted import ServerConnection
@@ -170,8 +173,7 @@ class Broker:
         )
         self.transactions = Transactions(pending_max=config.transactions_max)
         self._unnoted: list[Noted] = []
-        self.stats = BrokerStats(monotonic_ms=clock.monotonic_ms(), now_ms=now_ms)
-        self.deliveries = Deliveries()
+        self._make_counters(now_ms)
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
         outgoing_context(config.net)  # a mistake in its files shows now
         self.audit = Audit(config, clock, files)
@@ -205,6 +207,16 @@ class Broker:
         self.forwarding = Forwarding(self)
         self.parking = Parking(self)
         self.replies = ReplyService(self)
+
+    def _make_counters(self, now_ms: int) -> None:
+        """Make what counts, and what measures: the latter only if somebody wants to know."""
+        config = self.config
+        self.stats = BrokerStats(monotonic_ms=self.clock.monotonic_ms(), now_ms=now_ms)
+        self.deliveries = Deliveries()
+        self.counts = Counts()
+        watched = config.admin_port >= 0 or config.slow_ms > 0
+        self.meters = Meters() if watched else None
+        self.monitoring = Monitoring(self) if watched else None
 
     def _make_owners(self) -> None:
         """Make the tables of leases, locks and pops, which keep each other away; and who waits."""
@@ -241,10 +253,12 @@ class Broker:
             )
         )
         self._refuse_directories()
-        self.store = Store.open(
-            config.data_path, config.store, self.files, self.clock,
-            first=self.lease_journal.start.first_start,
-        )  # fmt: skip
+        self.offload = Offload(loop)
+        try:
+            await self._open()
+        except BaseException:
+            await self._close_port()
+            raise
         self.store.companions.append(self.producers)
         try:
             self._load()
@@ -252,26 +266,13 @@ class Broker:
         except BaseException:
             self.lease_journal.close()
             self.store.abandon()
+            await self._close_port()
             raise
         shown = config.advertised_host or _reachable(host)
         self.address = f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"
         self.store_host = pack_host(shown, port)
         self.unique_ids = UniqueIds(shown, os.getpid(), self.random.getrandbits(32))
-        self.offload = Offload(loop)
-        self.saving = Saving(self.clock, self.server.turns, self.offload)
-        self.sends = Sends(self)
-        self.pulls = Pulls(self)
-        self.pops = Pops(self)
-        self.acks = Acks(self)
-        self.revival = Revival(self)
-        self.ticks = Ticks(self, loop)
-        self.router = Router(self)
-        self.housekeeping = Housekeeping(self, loop)
-        self.log_sync = LogSync(self.store, self.offload, self.housekeeping.sync_failed)
-        self.delayed = Delayed(self, loop)
-        self.transaction_service = TransactionService(self, loop, self._unnoted)
-        self.timers = Timers(self, loop)
-        self.registration = Registration(self)
+        self._make_services(loop)
         self.store_writable = self.store.unwritable_reason is None
         self._ready = True
         self.mending.start(loop)
@@ -287,6 +288,8 @@ class Broker:
         except BrokerNameTaken:
             await self.stop()
             raise
+        if self.monitoring is not None:
+            self.monitoring.start_watching()
         log.info(
             "broker started name=%s address=%s data=%s", config.name, self.address, config.data
         )
@@ -296,6 +299,45 @@ class Broker:
         """Refuse a directory that inorder cannot read, or that is not complete."""
         for refuse in (refuse_unfinished, refuse_foreign, refuse_unknown):
             refuse(self.files, self.config.data_path)
+
+    def _make_services(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make what needs the loop and the recovered store."""
+        self.saving = Saving(self.clock, self.server.turns, self.offload)
+        self.sends = Sends(self)
+        self.pulls = Pulls(self)
+        self.pops = Pops(self)
+        self.acks = Acks(self)
+        self.revival = Revival(self)
+        self.ticks = Ticks(self, loop)
+        self.router = Router(self)
+        self.housekeeping = Housekeeping(self, loop)
+        self.log_sync = LogSync(
+            self.store, self.offload, self.housekeeping.sync_failed,
+            None if self.monitoring is None else self.monitoring.synced,
+        )  # fmt: skip
+        self.delayed = Delayed(self, loop)
+        self.transaction_service = TransactionService(self, loop, self._unnoted)
+        self.timers = Timers(self, loop)
+        self.registration = Registration(self)
+
+    async def _open(self) -> None:
+        """Open the store: in a thread if an admin port is to answer probes meanwhile."""
+        config, first = self.config, self.lease_journal.start.first_start
+
+        def open_store() -> Store:
+            return Store.open(config.data_path, config.store, self.files, self.clock, first=first)
+
+        if self.monitoring is None or config.admin_port < 0:
+            self.store = open_store()
+            return
+        await self.monitoring.start_port()
+        began_s = stopwatch_s()
+        self.store = await self.offload.call(open_store)
+        self.monitoring.recovered(stopwatch_s() - began_s)
+
+    async def _close_port(self) -> None:
+        if self.monitoring is not None:
+            await self.monitoring.stop()
 
     def _load(self) -> None:
         path = self.config.data_path / "inorder" / "identity.json"
@@ -372,6 +414,8 @@ class Broker:
         if not self._ready:
             return
         self._ready = False
+        if self.monitoring is not None:
+            self.monitoring.cancel()
         timeout = self.config.shutdown_timeout_ms / 1000
         self.server.stop_accepting()
         self.server.pause_reading()
@@ -408,6 +452,7 @@ class Broker:
         finally:  # a table that cannot be saved must not leave the store open and locked
             self.lease_journal.close()
             self.store.close()
+            await self._close_port()
         if complete and not self.safety.broken:
             self.lease_journal.end()
         log.info("broker stopped name=%s", self.config.name)
@@ -449,6 +494,8 @@ class Broker:
         """Stop as a kill does: finish nothing and save nothing."""
         self._ready = False
         self.audit.abandon()
+        if self.monitoring is not None:
+            self.monitoring.abandon()
         self.log_sync.stop()
         self.saving.stop()
         self._topic_notes.close(remove=False)

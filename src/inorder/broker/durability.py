@@ -43,6 +43,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from inorder.clock import stopwatch_s
 from inorder.errors import RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.store.snapshot import Snapshot
@@ -157,19 +158,28 @@ class LogSync(SharedSync[int]):
 
     A failed sync is final, and the result of a sync during which the log failed counts for
     nothing. Without a free descriptor no sync took place (NoDescriptors), so it can be retried.
-    `trouble` is told of each failure before those who wait.
+    `trouble` is told of each failure before those who wait, `measure` how long each sync took.
     """
 
     def __init__(
-        self, store: Store, offload: Offload, trouble: Callable[[StoreError], None]
+        self,
+        store: Store,
+        offload: Offload,
+        trouble: Callable[[StoreError], None],
+        measure: Callable[[float], None] | None = None,
     ) -> None:
         super().__init__(self._sync)
+        self._measure = measure
         self._store = store
         self._offload = offload
         self._trouble = trouble
 
     def _sync(self, done: Done[int], failed: Failed) -> None:
+        began_s = 0.0 if self._measure is None else stopwatch_s()
+
         def synced(position: int) -> None:
+            if self._measure is not None:
+                self._measure(stopwatch_s() - began_s)
             reason = self._store.log.failed
             if reason is None:
                 done(position)

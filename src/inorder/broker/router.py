@@ -276,7 +276,11 @@ _DELETING: Final = frozenset(
 _NEVER: Final = 1 << 62
 _CREDENTIALS: Final = (AK, SIGNATURE, SESSION, COUNTER, BOUND, TOKEN)
 _LOGGED_REFUSALS: Final = frozenset(
-    (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL)
+    (
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+    )
 )  # refusals that an operator should know of: the client is no match, and may not say so
 _SENDING: Final = SEND_CODES | REPLY_CODES
 _REFUSALS_WITH_REGION: Final = frozenset((2, 13, 14, 16, 17, 29))
@@ -507,6 +511,9 @@ class Router:
                 ),
             )
             return
+        watch = self._broker.monitoring
+        if watch is not None:
+            watch.begins(connection, command)
         saving = self._broker.saving
         asked = saving.asked
         result = invoke(self._broker, connection, command, admission)
@@ -516,6 +523,8 @@ class Router:
             self.answer(connection, command, result)
         elif result is not None:
             self.spawn(connection, command, result)
+        elif watch is not None:
+            watch.forget(connection, command)
 
     async def _when_saved(
         self, code: int, result: Command | Coroutine[Any, Any, Command | None]
@@ -559,6 +568,8 @@ class Router:
             reply = await work
             if reply is not None:
                 self.answer(connection, command, reply)
+            elif self._broker.monitoring is not None:
+                self._broker.monitoring.forget(connection, command)
         except Exception as error:  # a task root: the answer says what the log says
             self.fail(connection, command, error)
         finally:
@@ -614,6 +625,8 @@ class Router:
 
     def _reply(self, connection: ServerConnection, command: Command, reply: Command) -> None:
         """Send an answer, with the session of a client of inorder."""
+        if self._broker.monitoring is not None:
+            self._broker.monitoring.ends(connection, command, reply.code)
         if command.is_oneway or connection.closed:
             return
         if (

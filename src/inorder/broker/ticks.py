@@ -20,6 +20,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from inorder.clock import stopwatch_s
 from inorder.errors import DiskFull, NoDescriptors, StoreError, WriteInDoubt
 from inorder.logs import get_logger
 from inorder.wire.codes import ResponseCode
@@ -209,7 +210,8 @@ class Ticks:
         if not pending:
             return
         self.ticks += 1
-        store = self._broker.store
+        store, watch = self._broker.store, self._broker.monitoring
+        began_s, began_at = (0.0, 0) if watch is None else (stopwatch_s(), store.log.end_position)
         try:
             written = store.write_tick()
         except StoreError as error:
@@ -217,6 +219,8 @@ class Ticks:
             self._tell_drained()
             return
         assert written is not None, "pending replies imply records"
+        if watch is not None:
+            watch.wrote(pending, written.end_position - began_at, stopwatch_s() - began_s)
         if self._broker.housekeeping.refusing:
             self._broker.housekeeping.write_taken()
         if not self._sync_flush:
@@ -233,6 +237,8 @@ class Ticks:
         broker.store.publish(written)
         for one in pending:
             one.write()
+        if broker.monitoring is not None:
+            broker.monitoring.answered(pending)
         broker.pulls.wake(written.queues)
         broker.pops.wake(written.queues)
         broker.housekeeping.indexing_needed()

@@ -18,6 +18,7 @@ from inorder.cli import (
     check,
     cluster,
     consume,
+    doctor,
     group,
     locks,
     message,
@@ -79,6 +80,7 @@ app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
+app.command("doctor")(doctor.doctor)
 app.command("demo")(about.demo)
 app.command("version")(about.version)
 

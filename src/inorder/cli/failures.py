@@ -25,6 +25,7 @@ import typer
 from inorder.cli.output import put_line
 from inorder.errors import ConfigError, InorderError, SubscriptionParseFailed, UsageError
 from inorder.escaping import escaped
+from inorder.logs import JsonLines, set_levels
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -165,6 +166,14 @@ class _Formatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:
         return escaped(super().formatException(ei), None, keep="\n")
+
+
+def shape_logs(log_format: str, log_levels: str, process: str = "") -> None:
+    """Write log lines as the settings of a server say, once they are read."""
+    if log_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines(process))
+    set_levels(log_levels)
 
 
 def _handler(process: str = "") -> logging.Handler:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from inorder.cli.brokers import BROKERS_MAX, BrokerPlan, child_words, left_out, plan_brokers
-from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging
+from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging, shape_logs
 from inorder.cli.output import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
 from inorder.config import AccessConfig, BrokerConfig, NameServerConfig, NetConfig, is_open
@@ -114,6 +114,7 @@ def up(
             port=namesrv_port,
         ),
     )
+    shape_logs(broker.config.log_format, broker.config.log_levels)
     namesrv_config = namesrv.config
     if namesrv.values["data"].origin == "default":
         below = str(Path(broker.config.data) / "namesrv")
@@ -169,6 +170,7 @@ def nameserver(
     flags = _over(parse_sets(set_), host=host, port=port, data=data)
     loaded = read_settings(NameServerConfig, config, flags)
     _check_open(loaded.config, insecure=insecure)
+    shape_logs(loaded.config.log_format, loaded.config.log_levels)
     _warn(loaded)
 
     from inorder.nameserver.server import NameServer
@@ -215,6 +217,9 @@ def broker(
         data=data,
     )
     loaded = read_settings(BrokerConfig, config, flags)
+    shape_logs(
+        loaded.config.log_format, loaded.config.log_levels, (name or "") if supervised else ""
+    )
     if not supervised:  # else the process that started this one has checked and warned
         _check_open(loaded.config, insecure=insecure)
         _warn(loaded)

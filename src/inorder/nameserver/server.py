@@ -1,4 +1,4 @@
-"""The shell of the name server: sockets, the timer that drops silent brokers, and the file.
+"""The shell of the name server: sockets, the timer that drops silent brokers, the file, metrics.
 
 `nameserver/rules.py` and `handlers.py` make all decisions. How registrations share the loop:
 decision 9.
@@ -6,9 +6,10 @@ decision 9.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inorder.access.codes import NAME_SERVER, SESSION_CODES
 from inorder.access.service import (
@@ -22,11 +23,13 @@ from inorder.access.storage import NAME, open_file, unpredictable
 from inorder.audit.rules import CHANGES
 from inorder.audit.service import AccessEvents, Audit
 from inorder.errors import AlreadyClosed, LocalProtocolError
+from inorder.exposition import Family, Page
 from inorder.logs import get_logger
 from inorder.nameserver import handlers
 from inorder.nameserver.rules import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
 from inorder.nameserver.storage import KvFile
 from inorder.net.accepted import ServerConnection, user_of_peer
+from inorder.net.admin import AdminPort, process_lines
 from inorder.net.fairness import SHARE_MS
 from inorder.net.peerlog import QuietLog, Refusals
 from inorder.net.server import Server, ServerStatistics, connections_below
@@ -34,6 +37,7 @@ from inorder.tasks import Tasks, periodic
 from inorder.wire.codes import LanguageCode, RequestCode, ResponseCode
 from inorder.wire.extensions import ACCESS, SESSION
 from inorder.wire.header import decode_command
+from inorder.wire.ids import show_address
 from inorder.wire.signature import AK
 
 if TYPE_CHECKING:
@@ -48,6 +52,17 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+_FAMILIES: Final = (
+    Family("inorder_namesrv_brokers", "gauge", "Broker names in the routes"),
+    Family("inorder_namesrv_topics", "gauge", "Topics in the routes"),
+    Family("inorder_namesrv_requests_total", "counter", "Requests of clients and brokers"),
+    Family("inorder_namesrv_brokers_lost_total", "counter", "Brokers dropped: silent, or gone"),
+    Family("inorder_namesrv_kv_values", "gauge", "Values of the key-value config"),
+    Family("inorder_namesrv_connections", "gauge", "Open connections"),
+    Family("inorder_namesrv_connections_refused_total", "counter", "Connections closed at once"),
+)
+CATALOGUE: Final = {family.name: family for family in _FAMILIES}
+
 DRAIN_MS = 1000
 FILES_KEPT = 8
 
@@ -60,6 +75,39 @@ class NameServerStatistics:
     routes: RouteStatistics
     requests_total: int
     kv_values: int
+
+
+class NameServerSource:
+    """What the admin port of a name server shows."""
+
+    def __init__(self, server: NameServer) -> None:
+        self._server = server
+        self.lost = 0
+        self.state = "starting"
+
+    def page(self, *, openmetrics: bool, only: frozenset[str]) -> Page:
+        """Return an empty page."""
+        constant = {"node_type": "nameserver", "node_id": self._server.address}
+        return Page(openmetrics=openmetrics, only=only, constant=constant)
+
+    def fill(self, page: Page) -> Iterator[None]:
+        """Write the families; there are few, whatever the number of topics."""
+        process_lines(page, self._server.started_ms)
+        if self.state:
+            return
+        found = self._server.statistics()
+        values = (
+            found.routes.brokers, found.routes.topics, found.requests_total, self.lost,
+            found.kv_values, found.server.connections, found.server.connections_refused,
+        )  # fmt: skip
+        for family, value in zip(_FAMILIES, values, strict=True):
+            page.begin(family)
+            page.put(value)
+        yield
+
+    def unready(self, *, writes: bool) -> dict[str, object]:
+        """Return why the name server does not serve."""
+        return {"state": self.state} if self.state else {}
 
 
 class NameServer:
@@ -81,6 +129,11 @@ class NameServer:
         self.guard: Guard | None = None
         """Who may ask what; None: access is not controlled."""
         self._requests_total = 0
+        self.address = ""
+        self.started_ms = clock.now_ms()
+        self.source = NameServerSource(self)
+        self.port = AdminPort(self.source, name="the name server")
+        self.admin_address: tuple[str, int] | None = None
         self._cleaning = False
         self._stopped = False
 
@@ -114,7 +167,16 @@ class NameServer:
         self._desk = handlers.Desk(
             self.config, RouteTable(), kv, lambda: self._file.save(kv), accounts
         )
-        address = await self._server.start(self.config.host, self.config.port)
+        if self.config.admin_port >= 0:
+            self.admin_address = await self.port.start(
+                self.config.admin_host, self.config.admin_port
+            )
+        try:
+            address = await self._server.start(self.config.host, self.config.port)
+        except BaseException:
+            await self.port.close()
+            raise
+        self.address, self.source.state = show_address(*address), ""
         self._tasks.start(
             periodic(
                 self.drop_silent_brokers,
@@ -149,14 +211,17 @@ class NameServer:
     async def stop(self) -> None:
         """Close all connections and stop; twice is fine."""
         self._stopped = True
+        self.source.state = "stopping"
         await self._tasks.stop()
         await self._server.close(DRAIN_MS)
+        await self.port.close()
         await self.audit.stop()
 
     def drop_silent_brokers(self) -> None:
         """Drop brokers that were silent for too long, and close their connections."""
         for gone in self.routes.expire(self.clock.monotonic_ms()):
             _log_gone(gone, "was silent for too long")
+            self.source.lost += 1
             assert isinstance(gone.channel, ServerConnection)
             gone.channel.close("the broker was silent for too long")
         self._clean_up()
@@ -268,6 +333,7 @@ class NameServer:
         if not self._stopped:
             for gone in self.routes.channel_lost(connection):
                 _log_gone(gone, "lost its connection")
+                self.source.lost += 1
             self._clean_up()
 
     def statistics(self) -> NameServerStatistics:

@@ -51,6 +51,11 @@ class FinishedMap:
         return self._mask.bit_length()
 
     @property
+    def count(self) -> int:
+        """Return how many messages above the base are finished."""
+        return self._mask.bit_count()
+
+    @property
     def above(self) -> list[int]:
         """Return the finished offsets above the base."""
         mask, base = self._mask, self.base

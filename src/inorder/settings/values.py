@@ -115,6 +115,8 @@ _LONG_MAX: Final = 2**63 - 1
 
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "port": (0, 65535),
+    "admin_port": (-1, 65535),
+    "slow_ms": (0, _LONG_MAX),
     "default_topic_queues": (1, 65536),
     # Offsets inside of a file are Java ints in the index; a segment must hold at least a message.
     "store.segment_bytes": (4096, _INT_MAX),
@@ -157,15 +159,19 @@ _CHOICES: Final[Mapping[str, tuple[Raw, ...]]] = {
     "net.tls_min_version": ("1.2", "1.3"),
     "net.tls_client_auth": ("none", "optional", "require"),
     "default_request_mode": ("PULL", "POP"),
+    "log_format": ("text", "json"),
     "compression": ("zlib", "lz4", "zstd", "none"),
 }
 
+_LEVEL: Final = r"inorder(\.\w+)*=(debug|info|warning|error)"
 _ADDRESS: Final = r"([^\s;:]+|\[[^\s;]+\]):\d{1,5}"
 
 _PATTERNS: Final[Mapping[str, tuple[str, str]]] = {
     "name": (r"[A-Za-z0-9_.-]{1,127}", "letters, digits, '_', '-' and '.', at most 127"),
     "cluster": (r"[A-Za-z0-9_.-]{1,127}", "letters, digits, '_', '-' and '.', at most 127"),
     "host": (r"\S+", "an address"),
+    "admin_host": (r"\S+", "an address"),
+    "log_levels": (rf"({_LEVEL}(,{_LEVEL})*)?", "LOGGER=LEVEL, several separated by ','"),
     "data": (r".*\S.*", "a directory"),
     "namesrv": (rf"({_ADDRESS}(;{_ADDRESS})*;?)?", "host:port, several separated by ';'"),
     "store.delete_when": (r"([01]?\d|2[0-3])(;([01]?\d|2[0-3]))*",

@@ -24,6 +24,7 @@ from inorder.broker.leases.service import LeaseExpiry, LeaseService
 from inorder.broker.leases.storage import LeaseJournal
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import LockService
+from inorder.broker.metrics.rules import Counts
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
 from inorder.broker.offsets.service import OffsetService
 from inorder.broker.pops.rules import PopTable
@@ -201,6 +202,9 @@ class FakeBroker:
         self.producers: ProducerTable[Any] = ProducerTable()
         self.producer_snapshot = FakeNumbersFile()
         self.deliveries = Deliveries()
+        self.counts = Counts()
+        self.meters = None
+        self.monitoring = None
         self.stats = BrokerStats(monotonic_ms=0, now_ms=now_ms)
         self.registration = FakeRegistration()
         self.housekeeping = FakeKeeping()

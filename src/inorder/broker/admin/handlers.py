@@ -16,9 +16,10 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.config import AccessConfig, BrokerConfig, NetConfig, StoreConfig
-from inorder.errors import InvalidParameter, NoPermission, SystemError_
-from inorder.logs import get_logger
+from inorder.errors import ConfigError, InvalidParameter, NoPermission, SystemError_
+from inorder.logs import get_logger, set_levels
 from inorder.model import DataVersion
+from inorder.settings.values import catalog, parse
 from inorder.wire.codes import VERSION, ResponseCode
 from inorder.wire.fields import encode_fields
 from inorder.wire.names import SCHEDULE_TOPIC
@@ -44,6 +45,7 @@ HIDDEN: Final = frozenset({
 """Settings that name files of the broker; clients see neither them nor secrets."""
 
 LOSSES_SHOWN_MAX: Final = 100
+UNSUPPORTED_SHOWN_MAX: Final = 100
 
 NO_BUFFER_LIMIT: Final = 2**31 - 1
 
@@ -54,7 +56,7 @@ def get_runtime_info(call: Call[None]) -> Command:
     broker.count()
     table = {
         **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
-        **_pops(broker), **_losses(broker), **_defences(broker),
+        **_pops(broker), **_losses(broker), **_defences(broker), **_ours(broker),
     }  # fmt: skip
     if broker.guard is not None:
         table |= broker.guard.statistics()
@@ -152,6 +154,17 @@ def _pops(broker: Broker) -> dict[str, str]:
         "popBatchesInOrder": str(len(table.batches)),
         "popRequestsWaiting": str(len(broker.pop_polls)),
         "popMessagesRevived": str(broker.revival.revived),
+    }
+
+
+def _ours(broker: Broker) -> dict[str, str]:
+    """Return what `inorder doctor` asks for."""
+    codes = sorted(broker.router.unknown_codes.items())[:UNSUPPORTED_SHOWN_MAX]
+    return {
+        "inorderNowMs": str(broker.clock.now_ms()),
+        "inorderFilesMax": str(broker.files.descriptors_max()),
+        "inorderWritable": "true" if broker.writable else "false",
+        "inorderUnsupported": ",".join(f"{code}:{count}" for code, count in codes),
     }
 
 
@@ -259,6 +272,8 @@ def update_broker_config(call: Call[None]) -> Command:
 
 def _apply(broker: Broker, changes: Mapping[str, Any]) -> None:
     config = replace(broker.config, **changes)
+    if config.log_levels != broker.config.log_levels:
+        set_levels(config.log_levels, before=broker.config.log_levels)
     perm_changed = config.perm != broker.config.perm
     broker.config = config
     broker.topics.auto_create = config.auto_create_topics
@@ -283,6 +298,14 @@ def _between(low: int, high: int) -> Callable[[str, str], int]:
     return read
 
 
+def _log_levels(name: str, text: str) -> str:
+    setting = catalog(BrokerConfig).settings["log_levels"]
+    try:
+        return str(parse(setting, text, "of a request"))
+    except ConfigError as error:
+        raise SystemError_(str(error)) from None
+
+
 CHANGEABLE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "brokerPermission": ("perm", _between(0, 7)),
     "autoCreateTopicEnable": ("auto_create_topics", _flag),
@@ -290,6 +313,7 @@ CHANGEABLE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "enablePropertyFilter": ("property_filter", _flag),
     "longPollingEnable": ("long_polling", _flag),
     "shortPollingTimeMills": ("short_polling_ms", _between(1, 600_000)),
+    "log_levels": ("log_levels", _log_levels),
 }
 """RocketMQ's name of a setting: inorder's name, and the reader of its text.
 

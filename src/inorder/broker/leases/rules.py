@@ -521,9 +521,17 @@ class LeaseTable:
         return gone
 
     def expire(
-        self, now_ms: int, *, unread: Container[int] = (), count_max: int | None = None
+        self,
+        now_ms: int,
+        *,
+        unread: Container[int] = (),
+        count_max: int | None = None,
+        tell: Callable[[GroupQueue, Lease], None] = lambda _key, _lease: None,
     ) -> list[GroupQueue]:
-        """Remove expired leases, except those whose connections have unread input."""
+        """Remove expired leases, except those whose connections have unread input.
+
+        `tell` hears of each before it is gone.
+        """
         expired: list[GroupQueue] = []
         deadlines = self._deadlines
         while len(expired) != count_max and (key := deadlines.pop(now_ms)) is not None:
@@ -535,6 +543,7 @@ class LeaseTable:
                 lease.expires_ms = now_ms + UNREAD_MS
                 deadlines.push(lease.expires_ms, key)
             else:
+                tell(key, lease)
                 self._remove(key, released=False)
                 expired.append(key)
         return expired

@@ -101,6 +101,7 @@ class LeaseService:
         """Write decisions to the journal, then apply them."""
         new = [one for one in decisions if one.is_granted and one.is_new]
         self._write_grants(new)
+        self._count_grants(new, now_ms)
         for decision in decisions:
             self._table.apply(decision, now_ms, connection=connection.id)
             if decision.is_granted:
@@ -108,6 +109,23 @@ class LeaseService:
             if decision.verdict is Verdict.REFUSE:
                 self._broker.lease_expiry.was_refused(decision.key.group)
         self._broker.housekeeping.lock_deadline_changed()
+
+    def _count_grants(self, new: Iterable[Decision], now_ms: int) -> None:
+        counts, meters = self._broker.counts, self._broker.meters
+        for one in new:
+            if one.verdict not in (Verdict.GRANT, Verdict.RESUME):
+                continue
+            resumed = one.verdict is Verdict.RESUME
+            kind = "stock" if one.owner.is_rocketmq else "resumed" if resumed else "fresh"
+            counts.add("inorder_lease_grants_total", one.key.group, kind)
+            if meters is not None:
+                meters.handovers.granted(one.key, now_ms, resumed=resumed)
+
+    def ended(self, key: GroupQueue, cause: str) -> None:
+        """Note how an ownership ended, for whoever measures hand-overs."""
+        meters = self._broker.meters
+        if meters is not None:
+            meters.handovers.ended(key, cause, self._broker.clock.monotonic_ms())
 
     def _mark_ordered(self, key: GroupQueue) -> None:
         """Note that a group consumes a topic in order; the journalled grant implies the same.
@@ -197,6 +215,7 @@ class LeaseService:
             key = GroupQueue(group, one.topic, one.queue_id)
             decision, record = self._judge(key, owner, one, now_ms)
             if decision is None:
+                self._fenced(key, "commit")
                 lost.append(QueueName(one.topic, one.queue_id))
                 continue
             taken.append(QueueName(one.topic, one.queue_id))
@@ -251,7 +270,7 @@ class LeaseService:
         if renewal is None:
             if repeats_release(key, owner, one, leases=self._table, commits=self._broker.commits):
                 return None
-            raise self.refusal(key)
+            raise self.refusal(key, "release")
         records: list[Record] = [lease_records.freed(key, self._broker.config.name)]
         if record is not None:
             records.insert(0, record)
@@ -269,12 +288,17 @@ class LeaseService:
 
     def _release(self, key: GroupQueue, epoch: int) -> None:
         if self._table.is_current(key, epoch):
+            self.ended(key, "released")
             self._tell(key.group, self._table.release(key))
         else:  # it expired before
             self._table.give_up_claim(key, epoch)
 
-    def refusal(self, key: GroupQueue) -> LeaseLost:
-        """Return the error for a request under a stale epoch."""
+    def _fenced(self, key: GroupQueue, operation: str) -> None:
+        self._broker.counts.add("inorder_fenced_requests_total", key.group, operation)
+
+    def refusal(self, key: GroupQueue, operation: str) -> LeaseLost:
+        """Return the error for a request under a stale epoch, and count it."""
+        self._fenced(key, operation)
         lease = self._table.get(key)
         what = f"{key.topic} {key.queue_id} of group {key.group}"
         if lease is None or lease.owner is NOBODY:
@@ -294,10 +318,10 @@ class LeaseService:
             return
         past = self._table.past(key)
         if past is None:
-            raise self.refusal(key)
+            raise self.refusal(key, "pull")
         decision = self._table.decide(key, past.owner, now_ms, epoch=fields.epoch)
         if decision.verdict is not Verdict.RESUME:
-            raise self.refusal(key)
+            raise self.refusal(key, "pull")
         self.apply([decision], now_ms, connection)
 
     def renew(self, key: GroupQueue, lease: Lease, connection: ServerConnection) -> None:
@@ -317,7 +341,7 @@ class LeaseService:
         """Refuse a held pull whose epoch became stale."""
         key = GroupQueue(fields.group, fields.topic, fields.queue_id)
         if not self._table.is_current(key, fields.epoch):
-            raise self.refusal(key)
+            raise self.refusal(key, "pull")
 
     # -- pops --------------------------------------------------------------------------------------
 
@@ -403,6 +427,7 @@ class LeaseService:
                 )
             ]
         )
+        self.ended(key, "freed")
         self._table.force_release(key, new, now_ms)
         self._broker.housekeeping.lock_deadline_changed()
         self._broker.wake(key.topic, key.queue_id)  # refuses its held pulls
@@ -534,7 +559,9 @@ class LeaseExpiry:
         broker, table = self._broker, self._table
         now_ms = broker.clock.monotonic_ms()
         groups, unread = set(), _Unread(broker.server)
-        while expired := table.expire(now_ms, unread=unread, count_max=EXPIRED_AT_ONCE):
+        while expired := table.expire(
+            now_ms, unread=unread, count_max=EXPIRED_AT_ONCE, tell=self._expired
+        ):
             groups |= {key.group for key in expired}
             if len(expired) < EXPIRED_AT_ONCE:
                 break
@@ -552,6 +579,10 @@ class LeaseExpiry:
         for group in sorted(groups):
             broker.notify_ids_changed(group)
         broker.housekeeping.lock_deadline_changed()
+
+    def _expired(self, key: GroupQueue, lease: Lease) -> None:
+        gone = self._broker.server.find(lease.connection) is None
+        self._broker.lease_service.ended(key, "closed" if gone else "expired")
 
     def _reopen(self) -> None:
         """Grant queues again: every lease that the journal may have lost has expired."""

@@ -72,6 +72,7 @@ class LockService:
             or (lease.client_id == client_id and lease.connection == connection.id)
         ]
         for key in mine:
+            self._broker.lease_service.ended(key, "released")
             self._table.release(key)
         self._freed(mine)
         return bool(mine)

@@ -122,6 +122,7 @@ class OffsetService:
         """Forget the offsets, commits and leases of a deleted group or topic."""
         broker = self._broker
         broker.deliveries.forget(group=group, topic=topic)
+        broker.counts.forget(group=group, topic=topic)
         self._journal.write_later(
             [lease_records.Forgotten(group, topic), PopForgotten(group, topic)]
         )

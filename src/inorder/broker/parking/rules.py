@@ -310,13 +310,14 @@ class ParkingTable:
         limits: Limits | None = None,
     ) -> str:
         """Return why a group cannot park that much more; empty if it can."""
-        since_ms = self._oldest_ms(group)
+        since_ms = self.oldest_ms(group)
         return (limits or self.limits).exceeded(
             self._totals.get(group, Totals()), keys, size_bytes,
             age_ms=0 if since_ms is None else now_ms - since_ms,
         )  # fmt: skip
 
-    def _oldest_ms(self, group: str) -> int | None:
+    def oldest_ms(self, group: str) -> int | None:
+        """Return since when the oldest parked key of a group is parked."""
         totals = self._totals.get(group)
         if totals is None:
             return None

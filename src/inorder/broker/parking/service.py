@@ -209,7 +209,7 @@ class Parking:
         if lease is None and not epoch:
             return
         if lease is None or (lease.owner, lease.epoch) != (owner, epoch):
-            raise broker.lease_service.refusal(place)
+            raise broker.lease_service.refusal(place, "park")
         broker.safety.require()
         broker.lease_service.renew(place, lease, connection)
 
@@ -245,6 +245,21 @@ class Parking:
         del self._pending[pending]
         for group, event, position in pending.events:
             self.table.apply(group, event, position)
+            self._count(group, event)
+
+    def _count(self, group: str, event: Event) -> None:
+        counts = self._broker.counts
+        if isinstance(event, Parked):
+            counts.add("inorder_parked_total", group, event.topic)
+        elif isinstance(event, Dropped):
+            count = len(event.offsets)
+            counts.add("inorder_parked_dropped_total", group, event.topic, count=count)
+        elif isinstance(event, Redriven):
+            name, count = "inorder_redriven_total", len(event.done)
+            if count:
+                counts.add(name, group, event.topic, "done", count=count)
+            if event.error:
+                counts.add(name, group, event.topic, "failed")
 
     def forget(self, pending: PendingWrite) -> None:
         """Drop events that are not stored."""

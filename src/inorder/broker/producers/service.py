@@ -143,6 +143,8 @@ class SequenceChecks:
             with told_if_partly_stored(done):
                 demanded = keyed and producer.protocol >= DIGESTS_SINCE
                 self._check_map(request.topic, command, demanded=demanded)
+                if verdict is Verdict.GAP:
+                    self._broker.counts.add("inorder_producer_gaps_total")
                 self._refuse(verdict, producer, items[done][0], last, place)
         rest = [number for number, _, _ in items[done:]]
         return Claim(self.table, producer, state, *place, stored, rest)

@@ -8,7 +8,7 @@ topics were sent is not counted at all: the log knows when each message was stor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from inorder.wire.requests.statistics import StatsData, WindowStats
@@ -100,6 +100,17 @@ class Deliveries:
                     continue
                 history = self._known[pair] = _History(before_ms)
             history.add(messages, pulls, before_ms, now_ms)
+
+    def totals(self) -> Iterator[tuple[Pair, int]]:
+        """Return how many messages each topic gave each group since the start."""
+        for pair in list(self._known):
+            history, fresh = self._known.get(pair), self.fresh.get(pair)
+            if history is not None:
+                yield pair, history.messages + (0 if fresh is None else fresh[0])
+        for pair in [one for one in self.fresh if one not in self._known]:
+            fresh = self.fresh.get(pair)
+            if fresh is not None:
+                yield pair, fresh[0]
 
     def of(self, topic: str, group: str, now_ms: int) -> StatsData | None:
         """Return the statistics of a group on a topic; None: it was given nothing."""

@@ -29,6 +29,7 @@ from inorder.client.consume.rules.leases import GRACE_MIN_MS, Terms
 from inorder.client.consume.rules.outcomes import Policy
 from inorder.client.consume.service import ConsumerService
 from inorder.client.consume.workers import WorkersFactory, in_handler
+from inorder.client.registry import made
 from inorder.client.rules.routes import Duration, moment_ms, to_ms
 from inorder.client.session import Session
 from inorder.client.traces import Tracer
@@ -134,6 +135,7 @@ class Consumer:
             namesrv, config=config, tls=tls, credentials=credentials, instance=instance
         )
         self._group = group
+        made(self)
         self._consume_from = _begin(consume_from, self._access.clock.now_ms())
         self._clustering = not broadcasting
         self._terms = _terms(self._access.config.consumer, lease, grace)
@@ -364,6 +366,11 @@ class Consumer:
                 raise
             # The error of the block is raised, not this one.
             log.warning("a consumer of group=%s was not closed cleanly: %s", self._group, failed)
+
+    @property
+    def group(self) -> str:
+        """Return the name of the consumer group."""
+        return self._group
 
     def statistics(self) -> ConsumerStatistics:
         """Return a snapshot of the counters."""

@@ -19,6 +19,7 @@ from inorder.client.access import Access
 from inorder.client.api import BrokerApi
 from inorder.client.consume.pulls import PullResult, pull
 from inorder.client.consume.rules.pulls import Prefetched, PullStatus, subscription_of
+from inorder.client.registry import made
 from inorder.client.rules.routes import Duration, subscribe_queues, to_ms
 from inorder.client.session import Session
 from inorder.config import ClientConfig
@@ -200,6 +201,7 @@ class PullConsumer:
         self._access = Access(namesrv, config=config, tls=tls, credentials=credentials)
         self._config = self._access.config
         self._group = group
+        made(self)
         self._consume_from = consume_from
         self._tasks = Tasks(f"consumer {group}")
         self._subscriptions: dict[str, Subscription] = {}
@@ -435,6 +437,11 @@ class PullConsumer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @property
+    def group(self) -> str:
+        """Return the name of the consumer group."""
+        return self._group
 
     def statistics(self) -> PullConsumerStatistics:
         """Return a snapshot of the counters."""

@@ -26,6 +26,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, NoReturn
 
 from inorder.client.access import Access
+from inorder.client.registry import made
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.client.send.batches import Batch, one_topic
 from inorder.client.send.checks import (
@@ -163,6 +164,7 @@ class Producer:
         self._config = checked_config(self._access.config)
         self._clock = self._access.clock
         self._group = group
+        made(self)
         self._name = checked_name(id)
         self._tracer = Tracer(group, "PRODUCE", self._clock) if trace else None
         if self._tracer is not None:

@@ -1,0 +1,1 @@
+"""What the broker tells a monitoring system: numbers, health, slow operations."""

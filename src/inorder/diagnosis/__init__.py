@@ -1,0 +1,1 @@
+"""What is wrong with a cluster: checks of facts, each pure."""
