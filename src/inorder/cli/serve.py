@@ -297,7 +297,7 @@ def _serve_many(
 def _for_children(sets: dict[str, Raw], config: BrokerConfig) -> dict[str, object]:
     """Return the settings of `--set` for every broker, without what each gets as an option."""
     known = catalog(BrokerConfig).settings
-    own = {"name", "port", "data", "host", "namesrv", "advertised_host"}
+    own = {"name", "port", "data", "host", "namesrv", "advertised_host", "admin_port"}
     own |= {alias for name in own if (alias := known[name].rocketmq)}
     found: dict[str, object] = {
         name: value
@@ -355,6 +355,13 @@ def _warn(*loaded: Loaded[Any]) -> None:
                 "may read and write; keep it on a network that you trust",
                 host,
             )
+    for one in loaded:
+        host, port = (one.values[f"admin_{name}"].value for name in ("host", "port"))
+        if int(port) >= 0 and not _is_loopback(str(host)):
+            log.warning(
+                "admin_host=%s is not loopback: whoever reaches port %s may read the names of "
+                "topics and groups; keep it on a network that you trust", host, port,
+            )  # fmt: skip
 
 
 def _advertised(config: BrokerConfig) -> BrokerConfig:
