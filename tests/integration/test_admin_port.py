@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import logging
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ import pytest
 from inorder.aio import Consumer, Producer
 from inorder.broker.broker import Broker
 from inorder.broker.metrics.rules import CATALOGUE
+from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.embedded import Embedded
 from inorder.model import GroupQueue, TopicConfig
 from inorder.nameserver.server import CATALOGUE as NAMESRV_CATALOGUE
 from inorder.net.admin import PROCESS, STEPS
-from tests.integration.brokerkit import running
+from inorder.store.store import Store
+from tests.integration.brokerkit import SMALL, running, until
+from tests.kit.disk import FakeFiles
 
 LINE = re.compile(r'(\w+?)(?:_bucket|_sum|_count)?(?:\{((?:\w+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)')
 
@@ -221,6 +225,39 @@ def test_levels_change_at_run_time() -> None:
             assert answer.code != 0
             assert (await rig.ask(25, body=b"log_levels=\n")).code == 0
             assert logging.getLogger(name).level == logging.NOTSET
+
+    asyncio.run(scenario())
+
+
+def test_probes_are_answered_during_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that recovers is alive and not ready; one that is stopped then frees its data."""
+    gate, real = threading.Event(), Store.open
+    files = FakeFiles()
+
+    def slow(*args: Any, **named: Any) -> Store:
+        assert gate.wait(20)
+        return real(*args, **named)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(Store, "open", slow)
+        config = BrokerConfig(port=0, data="/data", store=SMALL, admin_port=0)
+        broker = Broker(config, SystemClock(), files)
+        starting = asyncio.create_task(broker.start())
+        assert broker.monitoring is not None
+        await until(lambda: broker.monitoring is not None and broker.monitoring.address is not None)
+        address = broker.monitoring.address
+        assert (await get(address, "/healthz"))[0] == 200
+        status, _, body = await get(address, "/readyz")
+        assert (status, b"recovering" in body) == (503, True)
+        assert (await get(address, "/metrics"))[0] == 200
+        starting.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        async with running(files, admin_port=0) as rig:
+            assert rig.broker.monitoring is not None
+            assert (await get(rig.broker.monitoring.address, "/readyz"))[0] == 200
 
     asyncio.run(scenario())
 
