@@ -156,6 +156,10 @@ def _by_hand(seeds: dict[str, list[bytes]]) -> None:
     for number, algorithm in enumerate(("zlib", "lz4", "zstd")):
         packed = compress_body(algorithm, b"hello" * 100, 5)
         seeds["compressed_body"].append(bytes((number,)) + packed)
+    seeds["http_head"] += [
+        b"GET /metrics?families=a,b HTTP/1.1\r\nHost: x\r\nAccept: */*\r\nAccept: a",
+        b"POST /a%20b HTTP/1.0\r\nContent-Length: 12\r\nConnection: keep-alive",
+    ]
     seeds["topic_attributes"] += [b"+message.type=FIFO,-reserve.time", b"+queue.type=BatchCQ"]
     seeds["acl_file"] += [one.encode() for one in ACL_FILES]
     seeds["tls_first_bytes"] += [b"\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)]

@@ -49,6 +49,7 @@ from inorder.errors import (
 )
 from inorder.model import TopicConfig, TopicQueue
 from inorder.nameserver.rules import KvTable
+from inorder.net.http import QUERY_FIELDS_MAX, Refused, parse_head, split_target
 from inorder.net.tls import ServerTls
 from inorder.ordering.keymap import KeyMap, version_of
 from inorder.store.intact import count_right
@@ -154,6 +155,23 @@ def target(
 def same(left: object, right: object) -> None:
     """Fail unless both are equal."""
     assert left == right, f"{left!r:.300} is not {right!r:.300}"
+
+
+# HTTP, of the admin port.
+
+
+@target(Refused)
+def http_head(data: bytes) -> None:
+    """A head is refused, or says the same when it is written again."""
+    head = parse_head(data)
+    path, query = split_target(head.target)
+    assert path.startswith("/")
+    assert ".." not in path.split("/")
+    assert len(query) <= QUERY_FIELDS_MAX
+    assert 0 <= head.body_bytes < 10**15
+    lines = [f"{head.method} {head.target} {head.version}"]
+    lines += [f"{name}: {value}" for name, value in head.headers.items()]
+    same(parse_head("\r\n".join(lines).encode("latin-1")), head)
 
 
 # Frames and headers.

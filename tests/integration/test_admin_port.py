@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,15 @@ import pytest
 from inorder.aio import Consumer, Producer
 from inorder.broker.broker import Broker
 from inorder.broker.metrics.rules import CATALOGUE
+from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.embedded import Embedded
 from inorder.model import GroupQueue, TopicConfig
 from inorder.nameserver.server import CATALOGUE as NAMESRV_CATALOGUE
 from inorder.net.admin import PROCESS, STEPS
-from tests.integration.brokerkit import running
+from inorder.store.store import Store
+from tests.integration.brokerkit import SMALL, running, until
+from tests.kit.disk import FakeFiles
 
 LINE = re.compile(r'(\w+?)(?:_bucket|_sum|_count)?(?:\{((?:\w+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)')
 
@@ -179,6 +185,79 @@ def test_a_broker_that_is_not_registered_is_not_ready() -> None:
             assert rig.broker.monitoring is not None
             status, _, body = await get(rig.broker.monitoring.address, "/readyz")
             assert (status, b"127.0.0.1:1" in body) == (503, True)
+
+    asyncio.run(scenario())
+
+
+def test_slow_operations_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A write, a sync and a stall above the limit leave a line, shorter ones none."""
+
+    async def scenario() -> None:
+        async with running(slow_ms=100) as rig:
+            watch = rig.broker.monitoring
+            assert watch is not None
+            assert watch.address is None
+            await rig.send(b"x")
+            watch.wrote([], 5, 0.05)
+            assert "slow=" not in caplog.text
+            watch.wrote([], 5, 0.2)
+            watch.synced(0.3)
+            time.sleep(0.4)  # noqa: ASYNC251 - the loop stands still, and everybody waits
+            await asyncio.sleep(0.3)
+
+    with caplog.at_level(logging.WARNING, "inorder.slow"):
+        asyncio.run(scenario())
+    said = [one.getMessage() for one in caplog.records if one.name == "inorder.slow"]
+    assert [one.split()[0] for one in said[:2]] == ["slow=write", "slow=sync"]
+    assert any(one.startswith("slow=loop") for one in said), said
+
+
+def test_levels_change_at_run_time() -> None:
+    """UPDATE_BROKER_CONFIG takes log_levels, and refuses what is none."""
+
+    async def scenario() -> None:
+        async with running(remote_config=True) as rig:
+            name = "inorder.of_this_test"
+            answer = await rig.ask(25, body=f"log_levels={name}=debug\n".encode())
+            assert answer.code == 0, answer.remark
+            assert logging.getLogger(name).level == logging.DEBUG
+            answer = await rig.ask(25, body=b"log_levels=inorder.x=loud\n")
+            assert answer.code != 0
+            assert (await rig.ask(25, body=b"log_levels=\n")).code == 0
+            assert logging.getLogger(name).level == logging.NOTSET
+
+    asyncio.run(scenario())
+
+
+def test_probes_are_answered_during_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that recovers is alive and not ready; one that is stopped then frees its data."""
+    gate, real = threading.Event(), Store.open
+    files = FakeFiles()
+
+    def slow(*args: Any, **named: Any) -> Store:
+        assert gate.wait(20)
+        return real(*args, **named)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(Store, "open", slow)
+        config = BrokerConfig(port=0, data="/data", store=SMALL, admin_port=0)
+        broker = Broker(config, SystemClock(), files)
+        starting = asyncio.create_task(broker.start())
+        assert broker.monitoring is not None
+        await until(lambda: broker.monitoring is not None and broker.monitoring.address is not None)
+        address = broker.monitoring.address
+        assert (await get(address, "/healthz"))[0] == 200
+        status, _, body = await get(address, "/readyz")
+        assert (status, b"recovering" in body) == (503, True)
+        assert (await get(address, "/metrics"))[0] == 200
+        starting.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        async with running(files, admin_port=0) as rig:
+            assert rig.broker.monitoring is not None
+            assert (await get(rig.broker.monitoring.address, "/readyz"))[0] == 200
 
     asyncio.run(scenario())
 

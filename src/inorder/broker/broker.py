@@ -332,10 +332,19 @@ class Broker:
             return
         await self.monitoring.start_port()
         began_s = stopwatch_s()
-        self.store = await self.offload.call(open_store)
+        opened: list[Store] = []
+        try:
+            await self.offload.call(lambda: opened.append(open_store()))
+        except asyncio.CancelledError:  # stopped while it recovers: the directory is free again
+            await self.offload.drain()
+            for one in opened:
+                one.abandon()
+            raise
+        self.store = opened[0]
         self.monitoring.recovered(stopwatch_s() - began_s)
 
     async def _close_port(self) -> None:
+        self.offload.close()
         if self.monitoring is not None:
             await self.monitoring.stop()
 

@@ -29,6 +29,7 @@ class BrokerPlan:
     name: str
     port: int
     data: str
+    admin_port: int = -1
 
 
 def plan_brokers(config: BrokerConfig, count: int, namesrv_port: int) -> list[BrokerPlan]:
@@ -36,18 +37,21 @@ def plan_brokers(config: BrokerConfig, count: int, namesrv_port: int) -> list[Br
 
     So a directory that `inorder up` has filled goes on as that of the first broker.
     """
+    first = BrokerPlan(config.name, config.port, config.data, config.admin_port)
     if count == 1:
-        return [BrokerPlan(config.name, config.port, config.data)]
+        return [first]
     if not config.name.endswith(FIRST_SUFFIX):
         raise ConfigError(
             f"broker name {config.name} does not end with {FIRST_SUFFIX}, and --brokers {count} "
             f"counts on from there; name the first broker {config.name}{FIRST_SUFFIX}"
         )
-    plans = [BrokerPlan(config.name, config.port, config.data)]
+    plans = [first]
     for number in range(1, count):
         name = _name_of(config, number)
         port = config.port and config.port + PORTS_APART * number
-        plans.append(BrokerPlan(name, port, str(Path(config.data) / name)))
+        admin = config.admin_port  # of one machine, so each has its own; -1 and 0 mean the same
+        admin += PORTS_APART * number if admin > 0 else 0
+        plans.append(BrokerPlan(name, port, str(Path(config.data) / name), admin))
     if plans[-1].port > 65_535:
         raise ConfigError(
             f"--brokers {count} from port {config.port} on would need port {plans[-1].port}; "
@@ -91,6 +95,8 @@ def child_words(
     words += ["--port", str(plan.port), "--data", plan.data]
     if config is not None:
         words += ["--config", str(config)]
+    if plan.admin_port >= 0:
+        sets = {**sets, "admin_port": plan.admin_port}
     for name, value in sets.items():
         words += ["--set", f"{name}={value}"]
     return words

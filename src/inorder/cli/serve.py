@@ -309,7 +309,7 @@ def _serve_many(
 def _for_children(sets: dict[str, Raw], config: BrokerConfig) -> dict[str, object]:
     """Return the settings of `--set` for every broker, without what each gets as an option."""
     known = catalog(BrokerConfig).settings
-    own = {"name", "port", "data", "host", "namesrv", "advertised_host"}
+    own = {"name", "port", "data", "host", "namesrv", "advertised_host", "admin_port"}
     own |= {alias for name in own if (alias := known[name].rocketmq)}
     found: dict[str, object] = {
         name: value
@@ -423,6 +423,20 @@ def _check_open(*configs: BrokerConfig | NameServerConfig, insecure: bool) -> No
             "reaches the port may read, write and delete; keep it on a network that you trust",
             host,
         )
+    for one in configs:
+        if one.admin_port < 0 or _is_loopback(one.admin_host):
+            continue
+        if not insecure:
+            raise ConfigError(
+                f"admin_host={one.admin_host} lets other machines in, and the admin port asks "
+                "nobody who he is: whoever reaches it may read the names of topics and groups. "
+                "Listen on 127.0.0.1, or give --insecure on a network that you trust"
+            )
+        log.warning(
+            "admin_host=%s is not loopback (--insecure): whoever reaches port %d may read the "
+            "names of topics and groups; keep it on a network that you trust",
+            one.admin_host, one.admin_port,
+        )  # fmt: skip
 
 
 def _advertised(config: BrokerConfig) -> BrokerConfig:

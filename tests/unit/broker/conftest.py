@@ -8,6 +8,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,6 +208,8 @@ class FakeBroker:
         self.monitoring = None
         self.stats = BrokerStats(monotonic_ms=0, now_ms=now_ms)
         self.registration = FakeRegistration()
+        self.router = SimpleNamespace(unknown_codes={})
+        self.writable = True
         self.housekeeping = FakeKeeping()
         self.resizing = FakeResizing(self.topics)
         self.parking = FakeParking()

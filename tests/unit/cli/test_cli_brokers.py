@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -97,6 +98,21 @@ def test_a_child_gets_its_own_options_and_the_settings_of_all() -> None:
         "broker --supervised --output json --log-level info --name broker-b --namesrv h:1 "
         "--host 127.0.0.1 --port 7 --data d/broker-b --config f.toml --set flushDiskType=SYNC_FLUSH"
     )
+
+
+def test_each_child_has_an_admin_port_of_its_own() -> None:
+    """Ports are as far apart as the brokers' own; 0 stays any port, off stays off."""
+
+    def ports(admin_port: int) -> list[int]:
+        plans = plan_brokers(replace(config("broker-a"), admin_port=admin_port), 3, 0)
+        return [plan.admin_port for plan in plans]
+
+    assert ports(5557) == [5557, 5567, 5577]
+    assert ports(0) == [0, 0, 0]
+    assert ports(-1) == [-1, -1, -1]
+    plan = BrokerPlan("broker-b", 7, "d", 5567)
+    words = child_words(plan, "h:1", host="h", config=None, sets={}, log_level="info")
+    assert words[-2:] == ["--set", "admin_port=5567"]
 
 
 class FakeClock:
