@@ -33,7 +33,7 @@ def test_lost_doubled_early_late_recalled_and_swapped_messages_are_found() -> No
 
 
 def test_a_message_that_arrived_after_its_time_and_came_at_once_is_right() -> None:
-    """It never waited, so nothing says when it was due; one that is nowhere is lost all the same."""
+    """It never waited, so nothing says when it was due; one that is nowhere is lost."""
     log = Sendings(acknowledged={1, 2})
     assert judge(log, found({1: 1000}, {1: 1005, 2: 2100})) == []
     assert [text.split()[1] for text in judge(log, found({1: 1000}, {1: 1005}))] == ["lost:"]

@@ -325,6 +325,22 @@ def test_a_restore_killed_at_any_change_is_refused_and_can_be_repeated() -> None
     assert refused > total / 3 - 8
 
 
+def test_a_restore_survives_a_power_cut_when_it_was_said_to_be_done() -> None:
+    """Everything of the directory, its name, and that it is complete."""
+    files, store = filled()
+    expected = contents(store)
+    back_up(files)
+    done = restore(files)
+    for seed in range(20):
+        left = files.crash(Random(seed))
+        refuse_unfinished(left, FRESH)
+        found = msgspec.json.decode(left.read(FRESH / "inorder" / "start.json"), type=Start)
+        assert (found.start, found.clean) == (done.start, False)
+        again = Store.open(FRESH, CONFIG, left, FakeClock())
+        assert contents(again) == expected
+        again.abandon()
+
+
 def test_a_full_target_is_a_clear_error_and_leaves_room() -> None:
     """The unfinished backup is removed; the broker's directory is as it was."""
     files, store = filled(60)
