@@ -8,13 +8,15 @@
                                             that was killed; the next one removes it
 
 A whole file of the log never changes, so a later backup into the same target copies only the new
-ones. The directory itself is only read; how the state of one moment is found: `state.py`.
+ones, also after one that was killed. Files that no backup names go after the next. The directory
+itself is only read; how the state of one moment is found: `state.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -57,6 +59,7 @@ SEGMENTS: Final = "segments"
 PART: Final = ".part"
 LOCK: Final = "lock"
 NUMBER: Final = re.compile(r"\d{6,}")
+SHARED: Final = re.compile(r"(\d{20})\.([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +115,10 @@ class Taking:
             files.makedirs(target / SEGMENTS)
             with files.lock(target / LOCK, b"backup"):
                 self._sweep()
-                known = {one: manifest_at(files, target / one) for one in complete(files, target)}
-                part = target / f"{1 + max(map(int, known), default=0):06d}"
-                return self._take(part, list(known.values()))
+                part = target / f"{1 + max(map(int, complete(files, target)), default=0):06d}"
+                taken = self._take(part)
+                self._prune()
+                return taken
         except BlockingIOError:
             raise StoreError(f"another backup to {target} is being taken") from None
         except OSError as error:
@@ -122,6 +126,7 @@ class Taking:
                 raise
             if part is not None:
                 self._sweep()
+                self._prune()
             raise StoreError(
                 f"{target} is full: {error}. The unfinished backup was removed, and the directory "
                 "of the broker is as it was; make room, or choose another target"
@@ -144,12 +149,21 @@ class Taking:
             if name.endswith(PART):
                 files.remove(target / SEGMENTS / name)
 
-    def _take(self, part: Path, known: list[Manifest]) -> Taken:
+    def _prune(self) -> None:
+        """Remove the files of the log that no backup names."""
+        files, target = self._files, self._target
+        manifests = [manifest_at(files, target / one) for one in complete(files, target)]
+        named = {one.name for manifest in manifests for one in manifest.segments}
+        for name in files.listdir(target / SEGMENTS):
+            if name not in named:
+                files.remove(target / SEGMENTS / name)
+
+    def _take(self, part: Path) -> Taken:
         files, target = self._files, self._target
         log = LogFiles(files, self._layout)
         try:
             captured = self._capture(part, log)
-            segments = self._copy_log(part, captured.head, log, known)
+            segments = self._copy_log(part, captured.head, log)
         finally:
             log.close()
         manifest = self._manifest(part, captured, segments)
@@ -202,10 +216,8 @@ class Taking:
 
     # -- the log ---------------------------------------------------------------------------------
 
-    def _copy_log(
-        self, part: Path, head: Head, log: LogFiles, known: list[Manifest]
-    ) -> list[SegmentFile]:
-        shared = {one.position: one for each in known for one in each.segments if one.name != LAST}
+    def _copy_log(self, part: Path, head: Head, log: LogFiles) -> list[SegmentFile]:
+        shared = self._shared()
         found = []
         size = head.segment_bytes
         expected = min(log.open, default=0)
@@ -217,7 +229,7 @@ class Taking:
             expected += size
             file = log.open[position]
             if position + size <= head.end:
-                same = self._same(file, size, shared.get(position))
+                same = self._same(file, position, size, shared.get(position, ()))
                 found.append(same or self._share(file, position, size))
                 continue
             length = head.end - position
@@ -231,31 +243,40 @@ class Taking:
             )
         return found
 
-    def _same(self, file: File, size: int, known: SegmentFile | None) -> SegmentFile | None:
-        """Return a file that an earlier backup has, if it begins and ends with the same bytes."""
-        if known is None or known.size != size:
-            return None
-        try:
-            shared = self._files.open(self._target / SEGMENTS / known.name)
-        except FileNotFoundError:
-            return None
-        try:
-            if shared.size() != size:
-                return None
-            count = min(SAMPLE_BYTES, size)
-            for at in (0, size - count):
-                if read(file, count, at) != read(shared, count, at):
-                    return None
-        finally:
-            shared.close()
-        self._advance(size)
-        return known
+    def _shared(self) -> dict[int, list[str]]:
+        """Return the checksums of the whole files of the log that the target has, by position."""
+        found: dict[int, list[str]] = {}
+        for name in self._files.listdir(self._target / SEGMENTS):
+            match = SHARED.fullmatch(name)
+            if match is not None:
+                found.setdefault(int(match[1]), []).append(match[2])
+        return found
+
+    def _same(
+        self, file: File, position: int, size: int, digests: Iterable[str]
+    ) -> SegmentFile | None:
+        """Return a file that the target has, if it begins and ends with the same bytes."""
+        for digest in digests:
+            name = _shared_name(position, digest)
+            shared = self._files.open(self._target / SEGMENTS / name)
+            try:
+                if shared.size() == size and self._looks_same(file, shared, size):
+                    self._advance(size)
+                    return SegmentFile(position, size, digest, name)
+            finally:
+                shared.close()
+        return None
+
+    @staticmethod
+    def _looks_same(one: File, other: File, size: int) -> bool:
+        count = min(SAMPLE_BYTES, size)
+        return all(read(one, count, at) == read(other, count, at) for at in (0, size - count))
 
     def _share(self, file: File, position: int, size: int) -> SegmentFile:
         folder = self._target / SEGMENTS
         draft = folder / f"{position:020d}{PART}"
         digest = copy(self._files, file, size, draft, size=size, advance=self._done)
-        name = f"{position:020d}.{digest[:16]}"
+        name = _shared_name(position, digest)
         self._files.rename(draft, folder / name)
         return SegmentFile(position, size, digest, name)
 
@@ -309,6 +330,10 @@ class Taking:
             max(start.generation, generations.highest), versions_of(files, state),
             captured.files, segments,
         )  # fmt: skip
+
+
+def _shared_name(position: int, digest: str) -> str:
+    return f"{position:020d}.{digest}"
 
 
 def complete(files: Files, target: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -112,7 +113,7 @@ def restore(
         restored = Restoring(
             OsFiles(), SystemClock(), source, data, loaded.config.store,
             wanted=Wanted(above_version, keep_versions, above_generation),
-            advance=advance,
+            advance=advance, rebuilding=_say_rebuilding,
         ).run()  # fmt: skip
     for problem in restored.problems:
         put_line(f"inorder: {problem}", err=True)
@@ -129,3 +130,8 @@ def restore(
         key_maps=restored.versions,
         problems=restored.problems,
     )
+
+
+def _say_rebuilding() -> None:
+    if sys.stderr.isatty():
+        put_line("making queues and the key index from the log", err=True)

@@ -220,6 +220,33 @@ def test_a_second_backup_copies_only_what_is_new() -> None:
     assert restored_contents(files) == contents(store)
 
 
+def test_a_backup_after_a_killed_one_copies_no_whole_file_again() -> None:
+    """A large first backup may be interrupted many times, and gets done."""
+    files, store = filled(60)
+    whole = files.kill()
+    first = back_up(whole)
+    dead = files.kill()
+    dead.fail(Fault("change", whole.counts["change"] - 8, error=None))
+    with pytest.raises(Killed):
+        back_up(dead)
+    left = dead.kill()
+    assert back_up(left).copied_bytes < first.copied_bytes / 2
+    assert restored_contents(left) == contents(store)
+
+
+def test_files_that_no_backup_names_go_after_the_next() -> None:
+    """Whoever forgets a backup removes its folder."""
+    files, store = filled(60)
+    names = {one.name for one in back_up(files).manifest.segments}
+    for name in files.listdir(store.layout.commitlog)[:3]:
+        files.remove(store.layout.commitlog / name)
+    files.remove_tree(TARGET / "000001")
+    back_up(files)
+    left = set(files.listdir(TARGET / "segments"))
+    assert left < names
+    assert len(left) == len(names) - 4  # three, and the last, which lies in the backup itself
+
+
 def test_a_file_of_the_log_that_is_another_one_is_not_taken_for_the_same() -> None:
     """The same position of another life of the directory: compared, not believed."""
     files, store = filled(60)
@@ -298,6 +325,22 @@ def test_a_restore_killed_at_any_change_is_refused_and_can_be_repeated() -> None
     assert refused > total / 3 - 8
 
 
+def test_a_restore_survives_a_power_cut_when_it_was_said_to_be_done() -> None:
+    """Everything of the directory, its name, and that it is complete."""
+    files, store = filled()
+    expected = contents(store)
+    back_up(files)
+    done = restore(files)
+    for seed in range(20):
+        left = files.crash(Random(seed))
+        refuse_unfinished(left, FRESH)
+        found = msgspec.json.decode(left.read(FRESH / "inorder" / "start.json"), type=Start)
+        assert (found.start, found.clean) == (done.start, False)
+        again = Store.open(FRESH, CONFIG, left, FakeClock())
+        assert contents(again) == expected
+        again.abandon()
+
+
 def test_a_full_target_is_a_clear_error_and_leaves_room() -> None:
     """The unfinished backup is removed; the broker's directory is as it was."""
     files, store = filled(60)
@@ -307,6 +350,7 @@ def test_a_full_target_is_a_clear_error_and_leaves_room() -> None:
     with pytest.raises(StoreError, match="is full"):
         back_up(files)
     assert files.used_bytes <= used + 2 * 4096
+    assert not files.listdir(TARGET / "segments")
     assert contents(store) == expected
     files.capacity = None
     back_up(files)
