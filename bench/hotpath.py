@@ -1,7 +1,9 @@
 """What one send, one batched message and one pull cost inside of the broker, without sockets.
 
 `filtered` is a pull with an SQL92 filter of two terms, for each message that it examines: finding
-the record and its properties, asking the filter. `filter` is the filter alone.
+the record and its properties, asking the filter. `filter` is the filter alone. `sign` is what
+credentials cost a client for each send of 256 bytes, `bind` the same on a connection that has a
+session.
 
 Run: python -m bench.hotpath. Prints µs per message, the best of several rounds: this is the number
 to hold against when `broker/sends/service.py` or the store's append changes.
@@ -23,11 +25,16 @@ from inorder.broker.sends.service import Sends
 from inorder.broker.ticks import PendingReplies
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, StoreConfig
+from inorder.credentials import Credentials
 from inorder.disk import OsFiles
 from inorder.filters.compiled import compile_filter
 from inorder.model import TopicConfig
+from inorder.net.signing import Signer
 from inorder.store.store import Store
+from inorder.wire.extensions import SESSION
+from inorder.wire.header import Command
 from inorder.wire.ids import UniqueIds, pack_host
+from inorder.wire.requests.sendframes import SendTemplate, by_map, json_text
 
 ROUNDS = 15
 MESSAGES = 4096
@@ -37,6 +44,7 @@ BODY = b"x" * 200
 
 PRODUCER_ID = "0123456789abcdef"
 SQL = "amount >= 50 AND country = 'de'"
+CREDENTIALS = Credentials("bench", "a secret of 32 characters or so")
 SINK = "spark:bench:bench:broker-a:3"
 BULK = 1024
 
@@ -120,7 +128,8 @@ def measure(folder: Path) -> dict[str, float]:
     """Return the best µs per message of each path."""
     store, sends, producers = rig(folder)
     connection: Any = Connection()
-    names = ("send", "numbered", "batch", "bulk", "housekeep", "pull", "filtered", "filter")
+    names = ("send", "numbered", "batch", "bulk", "housekeep", "pull", "filtered", "filter", "sign",
+             "bind")  # fmt: skip
     best = dict.fromkeys(names, 9e9)
     producer = producers.hello(PRODUCER_ID, 1, connection, named=False)
     for queue_id in range(8):
@@ -167,6 +176,10 @@ def measure(folder: Path) -> dict[str, float]:
         _housekeep(store, MESSAGES)
         best["filtered"] = min(best["filtered"], _filtered(store))
         best["filter"] = min(best["filter"], _filter(headers))
+        best["sign"] = min(best["sign"], _signing(Signer(CREDENTIALS)))
+        bound = Signer(CREDENTIALS)
+        bound.learn(Command(0, fields={SESSION: "0" * 32}))
+        best["bind"] = min(best["bind"], _signing(bound))
     store.close()
     return {name: seconds * 1e6 for name, seconds in best.items()}
 
@@ -222,6 +235,26 @@ def _filtered(store: Any) -> float:
             queue, at, max_messages=32, max_bytes=262144, scan_max=800, wanted=wanted
         ).next_offset
     return (time.perf_counter() - started) / MESSAGES
+
+
+def _signing(signer: Signer) -> float:
+    """Sign the frames of sends of 256 bytes, as a client does."""
+    template = SendTemplate(
+        group="bench", topic="Bench", template_topic="TBW102", template_queues=4, queue_id=3,
+        broker="broker-a",
+    )  # fmt: skip
+    template.set_producer(PRODUCER_ID, named=False)
+    properties = json_text("KEYS\x01k1\x02UNIQ_KEY\x01C000020242844E0E2F2A48FB00000001\x02")
+    frames = [
+        template.frame(
+            number, properties, b"x" * 256, numbers=(number,), placed=by_map(1, "0" * 16)
+        )
+        for number in range(MESSAGES)
+    ]
+    started = time.perf_counter()
+    for frame in frames:
+        signer.signed_frame(frame)
+    return (time.perf_counter() - started) / len(frames)
 
 
 def _filter(headers: list[bytes]) -> float:

@@ -49,7 +49,8 @@ control, another store) are refused. An unknown name is an error that suggests t
 A client gets its settings in code: `Session(…, config=ClientConfig(send_timeout_ms=5000))`.
 `inorder.settings.load(ClientConfig, file=…, env=os.environ)` reads them from the table
 `[client]` and from
-`INORDER_CLIENT__SEND_TIMEOUT_MS`.
+`INORDER_CLIENT__SEND_TIMEOUT_MS`. Credentials are no settings: `inorder.Credentials`, or
+`INORDER_ACCESS_KEY` and `INORDER_SECRET_KEY` ([how](../howto/producing.md#credentials)).
 """
 
 

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from inorder.config import NameServerConfig as NameServerConfig
     from inorder.config import NetConfig as NetConfig
     from inorder.config import StoreConfig as StoreConfig
+    from inorder.credentials import Credentials as Credentials
     from inorder.embedded import Embedded as Embedded
+    from inorder.errors import AccessDenied as AccessDenied
     from inorder.errors import BrokerError as BrokerError
     from inorder.errors import ConfigError as ConfigError
     from inorder.errors import InorderError as InorderError
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
 # Public name -> the module that defines it.
 _PUBLIC = {
+    "AccessDenied": "inorder.errors",
     "Admin": "inorder.sync.admin",
     "Average": "inorder.client.consume.rules.assignment",
     "AverageByCircle": "inorder.client.consume.rules.assignment",
@@ -69,6 +72,7 @@ _PUBLIC = {
     "ConsistentHash": "inorder.client.consume.rules.assignment",
     "Consumer": "inorder.sync.consumer",
     "ConsumerConfig": "inorder.config",
+    "Credentials": "inorder.credentials",
     "DeadLetter": "inorder.client.consume.rules.outcomes",
     "Embedded": "inorder.embedded",
     "Fence": "inorder.model",

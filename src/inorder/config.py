@@ -13,9 +13,13 @@ from typing import Any
 MIB = 1024 * 1024
 
 
-def setting(default: Any, doc: str, *, rocketmq: str | None = None) -> Any:
-    """Declare a setting: default, one line of documentation, RocketMQ's name for it."""
-    return field(default=default, metadata={"doc": doc, "rocketmq": rocketmq})
+def setting(default: Any, doc: str, *, rocketmq: str | None = None, secret: bool = False) -> Any:
+    """Declare a setting: default, one line of documentation, RocketMQ's name for it.
+
+    The value of a secret one is never shown.
+    """
+    metadata = {"doc": doc, "rocketmq": rocketmq, "secret": secret}
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 # Tables from here on: one setting a line.
@@ -68,6 +72,24 @@ class NetConfig:
     tls_mode: str = setting("permissive", "disabled, permissive or enforcing", rocketmq="tls.server.mode")
     tls_certificate: str = setting("", "PEM file of the certificate chain", rocketmq="tls.server.certPath")
     tls_key: str = setting("", "PEM file of the private key", rocketmq="tls.server.keyPath")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessConfig:
+    """Who may do what; off unless it is set."""
+
+    level: str = setting("", "off; log: let everything pass, and count what enforce would refuse; enforce. Empty: enforce if authenticationEnabled and authorizationEnabled are true, else off")
+    authentication: bool = setting(False, "RocketMQ's switch; it needs authorizationEnabled beside it", rocketmq="authenticationEnabled")
+    authorization: bool = setting(False, "RocketMQ's switch; it needs authenticationEnabled beside it", rocketmq="authorizationEnabled")
+    init_user: str = setting("", "the first super user, created at the start if it is not there: {\"username\":…,\"password\":…}", rocketmq="initAuthenticationUser", secret=True)
+    inner_credentials: str = setting("", "what servers of the cluster sign their requests to each other with, the same for all: {\"accessKey\":…,\"secretKey\":…}", rocketmq="innerClientAuthenticationCredentials", secret=True)
+    key_file: str = setting("", "file with the key that encrypts the secrets in access.json: 64 hex digits, outside of the data directory; empty: they are not encrypted")
+
+    @property
+    def effective_level(self) -> str:
+        """Return off, log or enforce."""
+        both = self.authentication and self.authorization
+        return self.level or ("enforce" if both else "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +155,7 @@ class BrokerConfig:
     store_replies: bool = setting(True, "keep the replies to requests in the cluster's reply topic", rocketmq="storeReplyMessageEnable")
     store: StoreConfig = field(default_factory=StoreConfig)
     net: NetConfig = field(default_factory=NetConfig)
+    access: AccessConfig = field(default_factory=AccessConfig)
 
     @property
     def data_path(self) -> Path:
@@ -152,6 +175,7 @@ class NameServerConfig:
     order_message_enable: bool = setting(False, "put orderTopicConf into routes", rocketmq="orderMessageEnable")
     return_order_config: bool = setting(True, "tell brokers the order topics", rocketmq="returnOrderTopicConfigToBroker")
     net: NetConfig = field(default_factory=NetConfig)
+    access: AccessConfig = field(default_factory=AccessConfig)
 
 
 @dataclass(frozen=True, slots=True)

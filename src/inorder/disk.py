@@ -34,10 +34,12 @@ FILE_MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """Size and time of change of a file."""
+    """Size, time of change and permissions of a file; a new file has another inode."""
 
     size: int
     modified_ms: int
+    mode: int = FILE_MODE
+    inode: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,9 @@ class OsFiles:
 
     def info(self, path: Path) -> FileInfo:
         found = path.stat()
-        return FileInfo(found.st_size, found.st_mtime_ns // 1_000_000)
+        return FileInfo(
+            found.st_size, found.st_mtime_ns // 1_000_000, found.st_mode & 0o777, found.st_ino
+        )
 
     def listdir(self, path: Path) -> list[str]:
         try:

@@ -45,6 +45,7 @@ CLOCK_IN = {
 
 RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|os\.urandom)$")
 RANDOM_IN = {
+    "access/storage.py": "nonces, sessions and secrets must not be predictable",
     "client/identity.py": "tells this process from all others; tests hand in an Identity",
     "net/tls.py": "a private key must not be predictable",
     "spark/warm.py": "forked processes must not draw the same numbers",
@@ -57,6 +58,7 @@ FILE_NAMES = re.compile(
 )
 FILES_IN = {
     "disk.py": "the seam itself",
+    "credentials.py": "a secret of a person, read before anything starts",
     "settings/load.py": "settings are read before anything starts",
     "net/tls.py": "the ssl module takes certificates from files only",
     "demo/playing.py": "a temporary directory for each part of the demo",
@@ -76,8 +78,10 @@ ENVIRONMENT_IN = {
     "accelerated.py": "the switch that leaves out the compiled module, before anything is imported",
     "cli/settings.py": "the reader of settings; everything else gets them as arguments",
     "cli/oncluster.py": "which cluster a person means when no option says it",
+    "spark/cluster.py": "who the processes of Spark are that are given no credentials",
     "spark/sessions.py": "Spark and Java are configured by it",
     "spark/warm.py": "hands the environment of one process to another",
+    "client/identity.py": "who a client is that is given no credentials",
     "client/nameservers.py": "which name servers a client means that is given none",
 }
 

@@ -31,6 +31,8 @@ PAIRS = [
             "Locks",
             "Parked",
             "Producers",
+            "Users",
+            "Acls",
         )
     ),
     pytest.param(
@@ -54,7 +56,17 @@ INSIDE = {
     "Transaction": {"__init__", "begin", "leave"},
 } | {
     name: {"__init__"}
-    for name in ("Topics", "Groups", "Offsets", "Messages", "Locks", "Parked", "Producers")
+    for name in (
+        "Topics",
+        "Groups",
+        "Offsets",
+        "Messages",
+        "Locks",
+        "Parked",
+        "Producers",
+        "Users",
+        "Acls",
+    )
 }
 
 # A Session belongs to an event loop, so the blocking client takes an address only.

@@ -54,7 +54,7 @@ from inorder.broker.pulls.rules import PullWaits
 from inorder.broker.pulls.service import Pull, Pulls
 from inorder.broker.replies.service import ReplyService
 from inorder.broker.resizing.service import Resizing
-from inorder.broker.router import Router
+from inorder.broker.router import SERVED, Router
 from inorder.broker.sends.checks import require_writable
 from inorder.broker.sends.service import Sends
 from inorder.broker.statistics.rules import Deliveries
@@ -69,6 +69,7 @@ from inorder.broker.transactions import storage as transaction_storage
 from inorder.broker.transactions.records import Noted
 from inorder.broker.transactions.rules import Transactions
 from inorder.broker.transactions.service import TransactionService
+from inorder.broker.users.service import load_accounts, make_guard
 from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.net.accepted import ServerConnection
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from inorder.access.service import Accounts, Guard
     from inorder.broker.pulls.checks import CheckedPull
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
@@ -129,6 +131,9 @@ class Broker:
     pops: Pops
     acks: Acks
     revival: Revival
+    accounts: Accounts | None = None
+    """The users and their rules; None: access is not controlled."""
+    guard: Guard | None = None
 
     def __init__(
         self,
@@ -326,6 +331,9 @@ class Broker:
         self.producer_snapshot.load()
         self._unnoted = transaction_storage.recover(self.store, self.offsets, self.transactions)
         self.parking.file.load()
+        self.accounts = load_accounts(self)
+        if self.accounts is not None:
+            self.guard = make_guard(self, self.accounts, SERVED)
 
     def _drop_attributes(self) -> bool:
         """Drop attributes that older versions accepted but never applied; return if any was."""
@@ -476,6 +484,8 @@ class Broker:
         self.pop_polls.drop_connection(connection)
         self.ask_polls.drop_connection(connection)
         self.producers.connection_lost(connection)
+        if self.guard is not None:
+            self.guard.connection_lost(connection)
         if self._ready:
             self.lease_expiry.connection_lost(connection)
             self.apply_departure(self.members.close(connection, self.clock.monotonic_ms()))

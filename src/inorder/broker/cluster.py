@@ -35,6 +35,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
+from inorder.access.inner import signer
+from inorder.access.records import encode_book, plain
 from inorder.errors import (
     BrokerError,
     BrokerNameTaken,
@@ -50,7 +52,7 @@ from inorder.net.connection import Connection
 from inorder.net.tls import client_context
 from inorder.store.snapshot import Snapshot
 from inorder.tasks import Backoff, Tasks
-from inorder.wire.extensions import BROKER_IDENTITY
+from inorder.wire.extensions import ACCESS, BROKER_IDENTITY
 from inorder.wire.fields import encode_fields
 from inorder.wire.header import Command
 from inorder.wire.record import body_crc
@@ -64,10 +66,12 @@ from inorder.wire.requests.routes import (
     UnregisterBroker,
 )
 from inorder.wire.requests.topics import encode_data_version
+from inorder.wire.requests.users import PutAccess
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from inorder.access.service import Accounts
     from inorder.broker.broker import Broker
     from inorder.broker.topics.rules import TopicTable
     from inorder.clock import Clock
@@ -104,6 +108,9 @@ class Registrant(Protocol):
 
     @property
     def identity(self) -> str: ...
+
+    @property
+    def accounts(self) -> Accounts | None: ...
 
     def save_topics(self) -> None:
         """Save the topics after a change."""
@@ -155,9 +162,12 @@ class Registration:
         config = broker.config
         addresses = [part.strip() for part in config.namesrv.replace(",", ";").split(";")]
         self._links = [_Link(address) for address in dict.fromkeys(filter(None, addresses))]
+        self._signed = signer(config.access.inner_credentials)
         self._tasks = Tasks(f"registration of {config.name}")
         self._body: tuple[tuple[int, int], bytes] | None = None
         self._ready = False
+        if broker.accounts is not None:
+            broker.accounts.on_change(self.refresh)
 
     def __repr__(self) -> str:
         up = sum(link.up is True for link in self._links)
@@ -234,7 +244,8 @@ class Registration:
         timeout_ms = self._broker.config.register_timeout_ms
         answers = await asyncio.gather(
             *(
-                one.request(command_of(request), timeout_ms) for one in up if not one.closed
+                one.request(self._signed(command_of(request)), timeout_ms)
+                for one in up if not one.closed
             ),
             return_exceptions=True,
         )  # fmt: skip
@@ -307,9 +318,24 @@ class Registration:
             link.all_due = True
             raise
         link.known_counter = counter
+        await self._give_access(connection, answer)
         if answer.body:
             link.order_topics = frozenset(decode_kv_table(answer.body))
             self._apply_order_topics()
+
+    async def _give_access(self, connection: Connection, answer: Command) -> None:
+        """Give the name server the users and rules, if it controls access and has older ones."""
+        known = answer.fields.get(ACCESS)
+        if known is None or self._broker.accounts is None:
+            return
+        book = self._broker.accounts.book
+        if list(map(str, book.version)) != known.split(":") and book.users:
+            command = command_of(PutAccess(), encode_book(book, plain))
+            succeeded(
+                await connection.request(
+                    self._signed(command), self._broker.config.register_timeout_ms
+                )
+            )
 
     async def _is_known(self, link: _Link, connection: Connection) -> bool:
         """Return whether the name server has all topics; it is only asked if they are many."""
@@ -325,7 +351,7 @@ class Registration:
             broker_id=self._broker.config.broker_id,
         )
         answer = await connection.request(
-            command_of(request, encode_data_version(topics.data_version)),
+            self._signed(command_of(request, encode_data_version(topics.data_version))),
             self._broker.config.register_timeout_ms,
         )
         return answer.code == 0 and not reply_of(request, answer).changed
@@ -435,7 +461,7 @@ class Registration:
             body_crc32=body_crc(body),
         )
         fields = {**encode_fields(header), BROKER_IDENTITY: self._broker.identity}
-        return Command.request(RegisterBroker.CODE, fields, body)
+        return self._signed(Command.request(RegisterBroker.CODE, fields, body))
 
     async def _unregister(self, link: _Link) -> None:
         assert link.connection is not None
@@ -446,7 +472,7 @@ class Registration:
             cluster_name=config.cluster,
             broker_id=config.broker_id,
         )
-        await link.connection.request(command_of(request), STOP_WAIT_MS)
+        await link.connection.request(self._signed(command_of(request)), STOP_WAIT_MS)
 
     def _close(self, reason: str) -> None:
         for link in self._links:
@@ -464,6 +490,7 @@ class Peers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._signed = signer(broker.config.access.inner_credentials)
         self._connections: dict[str, Connection] = {}
 
     def __repr__(self) -> str:
@@ -483,7 +510,7 @@ class Peers:
 
     async def _answer(self, topic: str, name: str, command: Command) -> Command:
         connection = await self.connect(topic, name)
-        return await connection.request(command, TIMEOUT_MS)
+        return await connection.request(self._signed(command), TIMEOUT_MS)
 
     async def connect(self, topic: str, name: str) -> Connection:
         """Return the open connection to a broker of a topic; open one if there is none."""

@@ -1,5 +1,6 @@
 """From a frame to the handler of its request, and from an exception to a reply.
 
+    (where access is controlled every frame is decoded, and `access/service.py` judges it first)
     frame -- plain SENDs of one message -----------> sends/service, compiled, all of a read at once
           -- SEND, PULL in their usual JSON form --> sends/service, pulls/service (no decoding)
           -- any other form of SEND and PULL ------> the same services, as a Command
@@ -20,6 +21,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from inorder.access.codes import SESSION_CODES
+from inorder.access.service import Refused
 from inorder.broker.admin import handlers as admin_handlers
 from inorder.broker.assignments import handlers as assignment_handlers
 from inorder.broker.cleaning import handlers as cleaning_handlers
@@ -40,6 +43,7 @@ from inorder.broker.ticks import PendingReplies
 from inorder.broker.timers import handlers as timer_handlers
 from inorder.broker.topics import handlers as topic_handlers
 from inorder.broker.transactions import handlers as transaction_handlers
+from inorder.broker.users import handlers as user_handlers
 from inorder.errors import (
     BrokerError,
     InorderError,
@@ -53,10 +57,10 @@ from inorder.errors import (
 from inorder.logs import get_logger
 from inorder.net.fairness import SHARE_MS
 from inorder.net.peerlog import Refusals
-from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.extensions import NOTHING_STORED, STORED
+from inorder.wire.codes import LanguageCode, RequestCode, ResponseCode
+from inorder.wire.extensions import BOUND, COUNTER, NOTHING_STORED, SESSION, STORED
 from inorder.wire.fields import decode_fields
-from inorder.wire.header import Command, decode_command
+from inorder.wire.header import JSON, Command, decode_command, encode_header
 from inorder.wire.requests import (
     connections,
     groups,
@@ -71,10 +75,13 @@ from inorder.wire.requests import (
     timers,
     topics,
     transactions,
+    users,
 )
 from inorder.wire.requests.replies import REPLY_CODES
+from inorder.wire.signature import AK, SIGNATURE, TOKEN
 
 if TYPE_CHECKING:
+    from inorder.access.service import Admission, Guard
     from inorder.broker.broker import Broker
     from inorder.net.accepted import ServerConnection
     from inorder.wire.frame import RawFrame
@@ -95,6 +102,8 @@ class Call(Generic[_Request]):
     connection: ServerConnection
     command: Command
     request: _Request
+    admission: Admission | None = None
+    """Who asks, by which rights; None: access is not controlled."""
 
     def reply(
         self,
@@ -222,19 +231,36 @@ _ENTRIES: Final = (
     _serve(resizing.ResizeGo, resizing_handlers.go),
     _serve(resizing.ResizeWithdraw, resizing_handlers.withdraw),
     _serve(resizing.ResizeRewind, resizing_handlers.rewind),
+    _serve(users.CreateUser, user_handlers.create_user),
+    _serve(users.UpdateUser, user_handlers.update_user),
+    _serve(users.DeleteUser, user_handlers.delete_user),
+    _serve(users.GetUser, user_handlers.get_user),
+    _serve(users.ListUsers, user_handlers.list_users),
+    _serve(users.CreateAcl, user_handlers.put_acl),
+    _serve(users.UpdateAcl, user_handlers.put_acl),
+    _serve(users.DeleteAcl, user_handlers.delete_acl),
+    _serve(users.GetAcl, user_handlers.get_acl),
+    _serve(users.ListAcls, user_handlers.list_acls),
 )
 HANDLERS: Final[Mapping[int, _Entry]] = dict(_ENTRIES)
 """The request type and the handler of each code, apart from sends and pulls."""
 
 
-def invoke(broker: Broker, connection: ServerConnection, command: Command) -> Reply:
+def invoke(
+    broker: Broker,
+    connection: ServerConnection,
+    command: Command,
+    admission: Admission | None = None,
+) -> Reply:
     """Decode a request and call its handler; KeyError if its code is not served."""
     request, handler = HANDLERS[command.code]
     decoded = None if request is None else decode_fields(request, command.fields)
-    return handler(Call(broker, connection, command, decoded))
+    return handler(Call(broker, connection, command, decoded, admission))
 
 
 PULL_REQUESTS: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+SERVED: Final = frozenset(HANDLERS) | SEND_CODES | PULL_REQUESTS
+"""Every code that the broker serves."""
 _NOT_OF_THE_GONE: Final = (
     SEND_CODES | PULL_REQUESTS | {RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION}
 )
@@ -247,6 +273,7 @@ _DELETING: Final = frozenset(
     (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP)
 )
 _NEVER: Final = 1 << 62
+_CREDENTIALS: Final = (AK, SIGNATURE, SESSION, COUNTER, BOUND, TOKEN)
 _LOGGED_REFUSALS: Final = frozenset(
     (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL)
 )  # refusals that an operator should know of: the client is no match, and may not say so
@@ -259,6 +286,7 @@ class Router:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._guard = broker.guard
         self._tasks: set[asyncio.Task[None]] = set()
         self._outstanding: dict[int, int] = {}
         self._unsettled_max = broker.config.store.pending_bytes_max
@@ -279,6 +307,9 @@ class Router:
         broker = self._broker
         if connection.gone:
             frames = [one for one in frames if decode_command(one).code not in _NOT_OF_THE_GONE]
+        if self._guard is not None:
+            self._judge_frames(self._guard, connection, frames)
+            return
         sends, pulls = broker.sends, broker.pulls
         replies = PendingReplies(connection, broker.clock.now_ms())
         writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
@@ -330,19 +361,129 @@ class Router:
         if command.is_response:
             connection.take_response(command)
             return
+        self._serve_command(connection, command, replies, None)
+
+    def _serve_command(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        replies: PendingReplies,
+        admission: Admission | None,
+    ) -> None:
         try:
             if command.code in SEND_CODES:
                 self._broker.sends.send_command(connection, command, replies)
             elif command.code in PULL_REQUESTS:
-                self._broker.pulls.pull_command(connection, command)
+                self._broker.pulls.pull_command(connection, command, admission)
             else:
-                self._control(connection, command)
+                self._control(connection, command, admission)
         except RemoteProtocolError:
             raise
         except Exception as error:  # the root of every request: nothing may escape unanswered
             self.fail(connection, command, error)
 
-    def _control(self, connection: ServerConnection, command: Command) -> None:
+    def _judge_frames(
+        self, guard: Guard, connection: ServerConnection, frames: list[RawFrame]
+    ) -> None:
+        """Serve the frames that the guard admits, in order.
+
+        Every frame is decoded and judged. The fast paths get what was judged, written anew: the
+        first reader of a header could take what another reader takes from its end.
+        """
+        broker = self._broker
+        replies = PendingReplies(connection, broker.clock.now_ms())
+        monotonic_ms = broker.clock.monotonic_ms
+        ends_ms = monotonic_ms() + SHARE_MS if len(frames) > 1 else _NEVER
+        sends: list[Command] = []
+        try:
+            for index, frame in enumerate(frames):
+                if connection.busy:
+                    connection.defer(frames[index:])
+                    break
+                command = decode_command(frame)
+                if command.is_response:
+                    connection.take_response(command)
+                    continue
+                admission = self._admit(guard, connection, command)
+                if admission is None:
+                    continue
+                if command.code in SEND_CODES and command.serializer == JSON:
+                    sends.append(command)
+                    continue
+                self._serve_sends(connection, sends, replies)
+                if (
+                    command.code != RequestCode.PULL_MESSAGE
+                    or command.serializer != JSON
+                    or not broker.pulls.pull_raw(connection, encode_header(command), admission)
+                ):
+                    self._serve_command(connection, command, replies, admission)
+                if ends_ms != _NEVER and monotonic_ms() >= ends_ms:
+                    connection.end_share()
+        finally:
+            # Also when a later frame is garbage: what was appended is written and answered.
+            try:
+                self._serve_sends(connection, sends, replies)
+            finally:
+                broker.ticks.take(replies)
+
+    def _admit(
+        self, guard: Guard, connection: ServerConnection, command: Command
+    ) -> Admission | None:
+        """Let the guard judge a request, and answer a refusal; handlers see no credentials."""
+        try:
+            judged = guard.admit(connection, command)
+        except Exception as error:  # a bug of the guard opens nothing
+            self.fail(connection, command, error)
+            return None
+        if isinstance(judged, Refused):
+            self.refuse(connection, command, judged)
+            return None
+        fields = command.fields
+        for name in _CREDENTIALS:
+            if name in fields:
+                del fields[name]
+        return judged
+
+    def _serve_sends(
+        self, connection: ServerConnection, commands: list[Command], replies: PendingReplies
+    ) -> None:
+        """Serve sends that were judged, by the fastest way that takes each; empty the list."""
+        if not commands:
+            return
+        broker, sends = self._broker, self._broker.sends
+        writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
+        frames: list[RawFrame] = [
+            (JSON, encode_header(one), one.body)  # type: ignore[misc]  # a frame's body is bytes
+            for one in commands
+        ]
+        index, count = 0, len(commands)
+        while index < count:
+            end = index
+            if writable:
+                if sends.compiled:
+                    end = sends.take_plain(connection, frames, index, replies)
+                if end == index:
+                    _, header, body = frames[index]
+                    long = commands[index].code == RequestCode.SEND_MESSAGE
+                    take = sends.send_long if long else sends.send_v2
+                    end += take(connection, header, body, replies)
+            if end == index:
+                self._serve_command(connection, commands[index], replies, None)
+                end += 1
+            index = end
+        commands.clear()
+
+    def refuse(self, connection: ServerConnection, command: Command, refused: Refused) -> None:
+        """Answer a request that the guard does not admit."""
+        now_ms = self._broker.clock.monotonic_ms()
+        code = ResponseCode.NO_PERMISSION
+        self._refusals.refused(now_ms, connection.peer, command.code, code, refused.remark)
+        fields = self._region if command.code in _SENDING else None
+        self.answer(connection, command, command.reply(code, refused.remark, fields=fields))
+
+    def _control(
+        self, connection: ServerConnection, command: Command, admission: Admission | None
+    ) -> None:
         if command.code not in HANDLERS:
             if len(self.unknown_codes) < 1024 or command.code in self.unknown_codes:
                 self.unknown_codes[command.code] = self.unknown_codes.get(command.code, 0) + 1
@@ -357,7 +498,7 @@ class Router:
             return
         saving = self._broker.saving
         asked = saving.asked
-        result = invoke(self._broker, connection, command)
+        result = invoke(self._broker, connection, command, admission)
         if saving.asked != asked and result is not None:  # it changed a table of names
             result = self._when_saved(command.code, result)
         if isinstance(result, Command):
@@ -456,6 +597,12 @@ class Router:
             self._refusals.refused(now_ms, connection.peer, command.code, reply.code, reply.remark)
         if command.is_oneway or connection.closed:
             return
+        if (
+            self._guard is not None
+            and command.code in SESSION_CODES
+            and command.language == LanguageCode.PYTHON
+        ):
+            reply.fields[SESSION] = self._guard.session_of(connection)
         try:
             connection.send(reply)
         except LocalProtocolError as error:  # it may be larger than a frame

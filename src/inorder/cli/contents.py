@@ -12,6 +12,7 @@ import typer
 
 from inorder.cli import (
     about,
+    acl,
     bench,
     check,
     cluster,
@@ -28,6 +29,7 @@ from inorder.cli import (
     settings,
     tail,
     topic,
+    user,
 )
 from inorder.cli.main import HELP
 
@@ -67,6 +69,8 @@ app.add_typer(message.app, name="message")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(producer.app, name="producer")
 app.add_typer(locks.app, name="locks")
+app.add_typer(user.app, name="user")
+app.add_typer(acl.app, name="acl")
 app.add_typer(parked.app, name="parked")
 app.command("redrive")(parked.redrive)
 app.add_typer(bench.app, name="bench")

@@ -67,6 +67,14 @@ _PANEL: Final = {
         bool | None,
         typer.Option("--tls-insecure", help="Trust any certificate.", show_default=False),
     ),
+    "credentials_file": (
+        str | None,
+        typer.Option(
+            "--credentials-file", metavar="FILE",
+            help="Who signs: access_key, secret_key.  [env: INORDER_CREDENTIALS_FILE, or "
+            "INORDER_ACCESS_KEY and INORDER_SECRET_KEY]",
+        ),
+    ),
     "log_level": (
         LogLevel | None,
         typer.Option("--log-level", help="Show log lines on stderr, from this level on."),
@@ -79,7 +87,7 @@ class Cluster:
 
     def __init__(self, options: Mapping[str, Any], named: Mapping[str, str | None]) -> None:
         self._level = LogLevel(options["log_level"] or LogLevel.CRITICAL)
-        self._options = {name: options[name] for name in (*FIELDS, "profile")}
+        self._options = {name: options.get(name) for name in (*FIELDS, "profile")}
         self._named = named
 
     def run(self, work: Callable[[Admin], Awaitable[T]]) -> T:
@@ -111,7 +119,10 @@ class Cluster:
         target = find_target(self._options, os.environ)
         parse_name_servers(target.name_servers, target.values["namesrv"].origin)
         config = read_settings(ClientConfig, None, {}).config
-        return Session(target.name_servers, config=config, tls=target.context())
+        return Session(
+            target.name_servers, config=config, tls=target.context(),
+            credentials=target.credentials(),
+        )  # fmt: skip
 
     async def _run(self, work: Callable[[Session, Admin], Awaitable[T]]) -> T:
         from inorder.client.admin import Admin
@@ -232,7 +243,8 @@ async def _names(ctx: typer.Context, noun: str) -> list[str]:
     options = {name: ctx.params.get(name) for name in (*FIELDS, "profile")}
     target = find_target(options, os.environ)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        async with Admin(target.name_servers, tls=target.context()) as admin:
+        tls, credentials = target.context(), target.credentials()
+        async with Admin(target.name_servers, tls=tls, credentials=credentials) as admin:
             return await _ask(admin, noun)
 
 

@@ -3,9 +3,9 @@
     summary = run_job(target, job, master=master, what="messages archived")
 
 `run_job` provides the session, the progress bar, and errors in one line. `job` gets the session,
-the servers (name servers and TLS, as arguments of a job) and a watch for its steps. Spark is
-imported only after a check that it is installed. `inorder pipeline orders` runs order life cycles
-as a full example.
+the servers (name servers, TLS and credentials, as arguments of a job) and a watch for its steps.
+Spark is imported only after a check that it is installed. `inorder pipeline orders` runs order life
+cycles as a full example.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.oncluster import Cluster, GroupArgument, OutputOption, TopicArgument, on_cluster
 from inorder.cli.output import Output, progress, put_page, say, table
 from inorder.cli.target import FILE_FIELDS
+from inorder.errors import ConfigError
 
 if TYPE_CHECKING:
     from inorder.spark.jobs.progress import Step, Watch
@@ -70,22 +71,31 @@ def run_job(
 
 
 def servers_of(target: Cluster) -> dict[str, Any]:
-    """Return the cluster as arguments of a job: `namesrv` and `tls`.
+    """Return the cluster as arguments of a job: `namesrv`, `tls` and `credentials_file`.
 
-    Raises ConfigError for a bad file.
+    Raises ConfigError for a bad file, and for keys that the processes of Spark cannot find.
     """
     from inorder.spark.cluster import Tls
 
     found = target.target()
-    if found.context() is None:
-        return {"namesrv": found.name_servers}
+    servers: dict[str, Any] = {"namesrv": found.name_servers}
     files = {
-        name.removeprefix("tls_"): str(Path(str(found.values[name].value)).absolute())
+        name: str(Path(str(found.values[name].value)).absolute())
         for name in FILE_FIELDS
         if found.values[name].value
     }
-    tls = Tls(**files, insecure=bool(found.values["tls_insecure"].value))
-    return {"namesrv": found.name_servers, "tls": tls}
+    key = found.values["access_key"]
+    if found.credentials() is not None and key.value and not key.origin.startswith("environment"):
+        raise ConfigError(
+            f"access_key ({key.origin}): Spark shows what it is given; write the keys into a file "
+            "and name it as credentials_file"
+        )
+    if "credentials_file" in files:
+        servers["credentials_file"] = files.pop("credentials_file")
+    if found.context() is not None:
+        pem = {name.removeprefix("tls_"): path for name, path in files.items()}
+        servers["tls"] = Tls(**pem, insecure=bool(found.values["tls_insecure"].value))
+    return servers
 
 
 @contextlib.contextmanager

@@ -15,10 +15,10 @@ import typer
 
 from inorder.cli.failures import says_errors
 from inorder.cli.output import Output, as_json, put_line, put_page, table
-from inorder.cli.target import FIELDS, find_target, profiles_file, read_profiles
+from inorder.cli.target import FIELDS, HIDDEN, SECRETS, find_target, profiles_file, read_profiles
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
-from inorder.settings import Loaded, catalog, load_with_origins
+from inorder.settings import Loaded, Value, catalog, load_with_origins
 
 Config = TypeVar("Config")
 Raw = bool | int | float | str
@@ -86,9 +86,14 @@ def show(
     cls = _CLASSES[server]
     loaded: Loaded[Any] = read_settings(cls, config, parse_sets(set_))
     settings = catalog(cls).settings
-    values = dict(loaded.values)
+    values = {
+        name: Value("(hidden)", found.origin)
+        if name in settings and settings[name].secret and found.value
+        else found
+        for name, found in loaded.values.items()
+    }
     if server is Server.CLIENT:
-        values = {**find_target({"profile": profile}, os.environ).values, **values}
+        values = {**find_target({"profile": profile}, os.environ).shown(), **values}
     names = {name: found.rocketmq for name, found in settings.items()} | {"namesrv": "namesrvAddr"}
     if output is Output.JSON:
         rows = {
@@ -125,16 +130,24 @@ def profiles(
         origin = find_target({}, os.environ).values["namesrv"].origin
         chosen = origin.removeprefix("profile ") if origin.startswith("profile ") else None
     if output is Output.JSON:
-        rows = [{"profile": name, "in_force": name == chosen, **found[name]} for name in found]
+        rows = [
+            {"profile": name, "in_force": name == chosen, **_shown(values)}
+            for name, values in found.items()
+        ]
         put_page(as_json({"file": str(path), "profiles": rows}))
         return
     if not found:
         put_line(f'no profiles; write [NAME] and namesrv = "host:9876" into {path}')
         return
+    columns = [one for one in FIELDS if one not in SECRETS]
     cells = [
-        (name, "yes" if name == chosen else "", *(found[name].get(field) for field in FIELDS))
-        for name in found
+        (name, "yes" if name == chosen else "", *(_shown(values).get(one) for one in columns))
+        for name, values in found.items()
     ]
-    put_page(table(("profile", "in force", *(field.replace("_", " ") for field in FIELDS)), cells))
+    put_page(table(("profile", "in force", *(one.replace("_", " ") for one in columns)), cells))
     put_page()
     put_line(str(path))
+
+
+def _shown(profile: Mapping[str, bool | str]) -> dict[str, bool | str]:
+    return {name: HIDDEN if name in SECRETS else value for name, value in profile.items()}

@@ -1,9 +1,9 @@
 """Which cluster a command talks to, and where each value came from.
 
-Each value (name servers, TLS) comes from its option, else from the profile of `--profile` or
-INORDER_PROFILE, else from the environment (INORDER_NAMESRV, RocketMQ's NAMESRV_ADDR, INORDER_TLS…),
-else from the profile `default`, else it is that of `inorder up`. The profile `default` counts only
-where nothing else names a name server: its TLS belongs to its servers.
+Each value (name servers, TLS, credentials) comes from its option, else from the profile of
+`--profile` or INORDER_PROFILE, else from the environment (INORDER_NAMESRV, RocketMQ's NAMESRV_ADDR,
+INORDER_TLS…), else from the profile `default`, else it is that of `inorder up`. The profile
+`default` counts only where nothing else names a name server: its TLS belongs to its servers.
 
 Profiles are clusters by name, in the user's TOML file:
 
@@ -14,13 +14,17 @@ Profiles are clusters by name, in the user's TOML file:
     namesrv = "mq1:9876;mq2:9876"
     tls = true
     tls_ca = "ca.pem"          # relative to the file
+    credentials_file = "mq"    # or access_key and secret_key, if only you may read this file
 
 The file is `~/.config/inorder/profiles.toml` (XDG_CONFIG_HOME is honoured); INORDER_PROFILES names
-another. How commands behave: decision 30.
+another. Credentials are taken from one place as a whole: nobody signs with the name of one layer
+and the secret of another. A secret has no option, for everybody on a machine sees the options of
+its processes. How commands behave: decision 30.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping
@@ -29,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.client.rules.nameservers import LOCAL, VARIABLES
+from inorder.credentials import Credentials, require_private
 from inorder.errors import ConfigError
 from inorder.settings import Value
 
@@ -45,8 +50,17 @@ FIELDS: Final[Mapping[str, type]] = {
     "tls_cert": str,
     "tls_key": str,
     "tls_insecure": bool,
+    "credentials_file": str,
+    "access_key": str,
+    "secret_key": str,
+    "security_token": str,
 }
-FILE_FIELDS: Final = ("tls_ca", "tls_cert", "tls_key")
+TLS_FILES: Final = ("tls_ca", "tls_cert", "tls_key")
+FILE_FIELDS: Final = (*TLS_FILES, "credentials_file")
+CREDENTIALS: Final = ("credentials_file", "access_key", "secret_key", "security_token")
+SECRETS: Final = ("secret_key", "security_token")
+"""Never printed."""
+HIDDEN: Final = "(hidden)"
 
 
 def profiles_file(env: Mapping[str, str]) -> Path:
@@ -69,7 +83,10 @@ def read_profiles(env: Mapping[str, str]) -> dict[str, dict[str, Raw]]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    return {name: _profile(path, name, values) for name, values in found.items()}
+    profiles = {name: _profile(path, name, values) for name, values in found.items()}
+    if any(name in values for values in profiles.values() for name in SECRETS):
+        require_private(path)
+    return profiles
 
 
 def find_profile(name: str, env: Mapping[str, str]) -> dict[str, Raw]:
@@ -100,7 +117,8 @@ def _profile(path: Path, name: str, values: Any) -> dict[str, Raw]:
             raise ConfigError(f"{path}, [{name}]: unknown {field}; {hint}")
         if not isinstance(value, FIELDS[field]):
             kind = "true or false" if FIELDS[field] is bool else "a text in quotes"
-            raise ConfigError(f"{path}, [{name}]: {field} must be {kind}, not {value!r}")
+            said = "" if field in SECRETS else f", not {value!r}"
+            raise ConfigError(f"{path}, [{name}]: {field} must be {kind}{said}")
     return {
         field: str(path.parent / Path(value).expanduser()) if field in FILE_FIELDS else value
         for field, value in values.items()
@@ -115,7 +133,7 @@ _WORDS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": Fals
 class Target:
     """A cluster: values under the names of `FIELDS`, each with its origin."""
 
-    values: Mapping[str, Value]
+    values: Mapping[str, Value] = dataclasses.field(repr=False)
 
     @property
     def name_servers(self) -> str:
@@ -130,7 +148,7 @@ class Target:
 
         from inorder.net.tls import client_context
 
-        ca, certificate, key = (str(self.values[name].value) for name in FILE_FIELDS)
+        ca, certificate, key = (str(self.values[name].value) for name in TLS_FILES)
         for path in filter(None, (ca, certificate, key)):
             if not Path(path).is_file():
                 raise ConfigError(f"there is no file {path}; --tls-ca, --tls-cert and --tls-key "
@@ -145,6 +163,32 @@ class Target:
         except (OSError, ssl.SSLError) as error:
             files = ", ".join(filter(None, (ca, certificate, key)))
             raise ConfigError(f"TLS with {files}: {error}; are they PEM, and a pair?") from None
+
+    def credentials(self) -> Credentials | None:
+        """Return who signs; None: nobody. Raises ConfigError for a bad file."""
+        file, access_key, secret_key, token = (str(self.values[one].value) for one in CREDENTIALS)
+        if file and (access_key or secret_key):
+            origin = self.values["credentials_file"].origin
+            raise ConfigError(f"credentials_file and access_key ({origin}): give one of them")
+        if file:
+            return Credentials.from_file(file)
+        if not access_key and not secret_key:
+            return None
+        for name in ("access_key", "secret_key"):
+            if not self.values[name].value:
+                origin = self.values["access_key" if access_key else "secret_key"].origin
+                raise ConfigError(f"{name} is missing ({origin}); give both keys, or none")
+        return Credentials(access_key, secret_key, token or None)
+
+    def shown(self) -> dict[str, Value]:
+        """Return the values to print, without secrets."""
+        return {name: shown(name, value) for name, value in self.values.items()}
+
+
+def shown(name: str, value: Value) -> Value:
+    """Return a value to print: a secret is hidden."""
+    hidden = name in SECRETS and value.value
+    return Value(HIDDEN, value.origin) if hidden else value
 
 
 def find_target(options: Mapping[str, Raw | None], env: Mapping[str, str]) -> Target:
@@ -164,6 +208,8 @@ def find_target(options: Mapping[str, Raw | None], env: Mapping[str, str]) -> Ta
         name: next((layer[name] for layer in layers if name in layer), _default(name))
         for name in FIELDS
     }
+    who = next((layer for layer in layers if not layer.keys().isdisjoint(CREDENTIALS)), {})
+    found |= {name: who.get(name, _default(name)) for name in CREDENTIALS}
     return Target(_implied(found))
 
 

@@ -11,14 +11,15 @@ import ssl
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from inorder.client.identity import Identity, MessageIds
+from inorder.client.identity import Identity, MessageIds, chosen_credentials
 from inorder.client.nameservers import name_servers
 from inorder.client.session import Session
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.errors import AlreadyClosed, UsageError
 
-_Key = tuple[tuple[str, ...], ClientConfig, ssl.SSLContext | None, str]
+_Key = tuple[tuple[str, ...], ClientConfig, ssl.SSLContext | None, Credentials | None, str]
 
 
 class _Shared:
@@ -43,27 +44,30 @@ class Access:
         *,
         config: ClientConfig | None,
         tls: ssl.SSLContext | None,
+        credentials: Credentials | None = None,
         instance: str = "",
     ) -> None:
         self.session: Session | None = None
         self._shared: _Shared | None = None
         self._closed = False
         if isinstance(namesrv, Session):
-            if config is not None or tls is not None or instance:
+            if any(one is not None for one in (config, tls, credentials)) or instance:
                 raise UsageError(
-                    "a session has its settings already; leave config=, tls= and instance= out"
+                    "a session has its settings already; leave config=, tls=, credentials= and "
+                    "instance= out"
                 )
             self.session = namesrv
             self.config = namesrv.config
             self.clock: Clock = namesrv.clock
             self.message_ids = namesrv.message_ids
-            self._key: _Key = ((), self.config, None, "")
+            self._key: _Key = ((), self.config, None, None, "")
             return
         self.config = config or ClientConfig()
         self.clock = SystemClock()
         self.message_ids = MessageIds(Identity.of_this_process(), self.clock)
         servers = name_servers(namesrv)
-        self._key = (tuple(servers), self.config, tls, instance)
+        chosen = chosen_credentials(credentials)
+        self._key = (tuple(servers), self.config, tls, chosen, instance)
 
     async def open(self) -> Session:
         """Return the session, started."""
@@ -96,9 +100,11 @@ def _join(loop: asyncio.AbstractEventLoop, key: _Key) -> _Shared:
     of_loop = _sessions.setdefault(loop, {})
     shared = of_loop.get(key)
     if shared is None:
-        servers, config, tls, instance = key
+        servers, config, tls, credentials, instance = key
         identity = replace(Identity.of_this_process(), instance=instance)
-        session = Session(";".join(servers), config=config, tls=tls, identity=identity)
+        session = Session(
+            ";".join(servers), config=config, tls=tls, credentials=credentials, identity=identity
+        )
         shared = of_loop[key] = _Shared(session)
     shared.users += 1
     return shared

@@ -1,4 +1,4 @@
-"""Who this client is: its address, its process, its client id, and the ids of its messages."""
+"""Who this client is: address, process, client id, the ids of its messages, and credentials."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from inorder.clock import Clock
+from inorder.credentials import Credentials
+from inorder.errors import UsageError
 from inorder.wire.ids import UniqueIds
 
 # An address for documentation. A datagram socket "connected" to it sends nothing, but learns which
@@ -36,6 +38,13 @@ class Identity:
     def client_id(self) -> str:
         """The id that brokers know, as RocketMQ writes it: `ip@pid#number`."""
         return f"{self.ip}@{self.instance or f'{self.pid}#{self.random32}'}"
+
+
+def chosen_credentials(given: Credentials | None) -> Credentials | None:
+    """Return the credentials given, else those of the environment. Raises ConfigError."""
+    if given is not None and not isinstance(given, Credentials):
+        raise UsageError(f"credentials= takes inorder.Credentials, not {type(given).__name__}")
+    return given or Credentials.from_environment(os.environ)
 
 
 class MessageIds:

@@ -26,7 +26,7 @@ from typing import Final, TypeVar, cast
 from inorder.accelerated import slower_parts
 from inorder.client.api import BrokerApi, NameServerApi
 from inorder.client.groups import Checks, GroupMember, Groups, SubscriptionWarnings
-from inorder.client.identity import Identity, MessageIds
+from inorder.client.identity import Identity, MessageIds, chosen_credentials
 from inorder.client.keymaps import KeyMaps, Maker
 from inorder.client.nameservers import NameServers
 from inorder.client.replies import ReplyInbox
@@ -35,7 +35,9 @@ from inorder.client.rules.nameservers import parse_name_servers
 from inorder.client.rules.routes import ASK_AGAIN_MAX_MS, ASK_AGAIN_MS, Absences
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.errors import (
+    AccessDenied,
     AlreadyClosed,
     BrokerError,
     ConnectFailed,
@@ -117,6 +119,11 @@ ANSWER_KEPT_MS: Final = 120_000
 """How long the last answer of a silent name server counts: as long as it would keep a broker."""
 
 
+SAY_DENIED_MS: Final = 60_000
+"""How often a consumer logs the same refusal by access control."""
+DENIED_MAX: Final = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class SessionStatistics:
     """The topics and the connections of a session."""
@@ -138,7 +145,10 @@ class Session:
         clock: Clock | None = None,
         identity: Identity | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        """Without `credentials` those of the environment count (`credentials.py`)."""
+        self.credentials = chosen_credentials(credentials)
         self.config = config or ClientConfig()
         self.clock = clock or SystemClock()
         self.identity = identity or Identity.of_this_process()
@@ -149,7 +159,10 @@ class Session:
             self.clock,
             on_request=self._on_request,
             on_lost=lambda connection, _: self._groups.lost(connection.address),
+            on_denied=self._denied,
             tls=tls,
+            credentials=self.credentials,
+            greet=None if self.credentials is None else self._greet,
         )
         self._tasks = Tasks(f"session {self.client_id}")
         self._names = NameServers(
@@ -170,6 +183,9 @@ class Session:
         self.filters_taken: set[tuple[str, str]] = set()
         """The brokers that said that they filter by an expression."""
         self._logged: set[str] = set()
+        self.denials = 0
+        """How often access control refused a request of this client."""
+        self._denied_ms: dict[str, int] = {}
         self._warnings = SubscriptionWarnings(self.clock)
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._making: dict[str, asyncio.Task[bool]] = {}
@@ -499,6 +515,19 @@ class Session:
             self._logged.add(what)
             log.warning(text, *args)
 
+    def _denied(self, connection: Connection, remark: str) -> None:
+        """Log a refusal by access control for a consumer, which goes on asking; others raise it."""
+        self.denials += 1
+        said, now_ms = f"{connection.address} {remark}", self.clock.monotonic_ms()
+        last_ms = self._denied_ms.get(said)
+        if not self._groups.consumers or (last_ms is not None and now_ms - last_ms < SAY_DENIED_MS):
+            return
+        if len(self._denied_ms) >= DENIED_MAX:
+            self._denied_ms.clear()
+        self._denied_ms[said] = now_ms
+        groups = ",".join(sorted(self._groups.consumers))
+        log.warning("access denied groups=%s server=%s: %s", groups, connection.address, remark)
+
     def _fetched(self, topic: str, fetch: asyncio.Task[TopicRoute]) -> None:
         self._fetching.pop(topic, None)
         if not fetch.cancelled():
@@ -628,6 +657,18 @@ class Session:
             connection.capability = reply.capability
             self._warnings.taken(connection.address, reply.differing)
 
+    async def _greet(self, connection: Connection) -> None:
+        """Ask a server for the session of a new connection, which further requests are signed with.
+
+        RocketMQ's servers give none. A user may be set to send no request without one.
+        """
+        with contextlib.suppress(BrokerError):  # the next request will tell its caller
+            if connection.address in self._names.addresses:
+                timeout_ms = self.config.request_timeout_ms
+                await NameServerApi(connection, timeout_ms=timeout_ms).route(AUTO_CREATE_TOPIC)
+            else:
+                await self._beat(connection)
+
     def refusal(self, group: str) -> SubscriptionsDiffer | None:
         """Return why a broker does not admit this client to a group, if one does not."""
         return self._warnings.refusal(group)
@@ -691,6 +732,10 @@ async def _route_and_map(api: NameServerApi, topic: str) -> tuple[TopicRoute | N
         route = await api.route(topic)
     text = ""
     if topic != AUTO_CREATE_TOPIC:
-        with contextlib.suppress(BrokerError):  # it knows no map
+        try:
             text = await api.get_kv(NAMESPACE, topic) or ""
+        except AccessDenied:
+            raise
+        except BrokerError:
+            pass  # it knows no map
     return route, text

@@ -11,11 +11,14 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from inorder.access.records import decode_book, unplain
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,
     NoPermission,
     NotFound,
+    RemoteProtocolError,
+    StoreError,
     SystemError_,
     not_supported,
 )
@@ -30,7 +33,7 @@ from inorder.nameserver.rules import (
 )
 from inorder.ordering import keymap
 from inorder.wire.codes import VERSION_STANDARD_ROUTE_JSON, RequestCode, ResponseCode
-from inorder.wire.extensions import BROKER_IDENTITY
+from inorder.wire.extensions import BROKER_IDENTITY, ExtensionCode
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.names import ORDER_TOPIC_CONFIG
 from inorder.wire.requests import nameserver, routes
@@ -40,6 +43,7 @@ from inorder.wire.requests.routes import TopicRoute
 from inorder.wire.requests.topics import decode_data_version_request, encode_data_version
 
 if TYPE_CHECKING:
+    from inorder.access.service import Accounts
     from inorder.config import NameServerConfig
     from inorder.wire.header import Command
 
@@ -58,6 +62,8 @@ class Desk:
     routes: RouteTable
     kv: KvTable
     save: Callable[[], None]
+    accounts: Accounts | None = None
+    """The users and their rules; None: access is not controlled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ class Call:
     request: Command
     channel: object
     now_ms: int
+    user: str = ""
+    """Who asks, where access is controlled."""
 
 
 Handler = Callable[[Desk, Call], "Command | Steps[Command]"]
@@ -252,6 +260,21 @@ def register_topic(desk: Desk, call: Call) -> Command:
     return call.request.reply()
 
 
+# Users and rules.
+
+
+def put_access(desk: Desk, call: Call) -> Command:
+    """Take the users and rules of a broker if they are newer."""
+    if desk.accounts is None:
+        raise CodeNotSupported(not_supported(call.request.code))
+    try:
+        book = decode_book(call.request.body, unplain)
+        desk.accounts.replace(book, by=call.user, peer="")
+    except (RemoteProtocolError, StoreError) as error:
+        raise SystemError_(str(error)) from None
+    return call.request.reply()
+
+
 # Key-value config and settings.
 
 
@@ -358,6 +381,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm,
     RequestCode.GET_BROKER_MEMBER_GROUP: get_member_group,
     RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
+    ExtensionCode.PUT_ACCESS: put_access,
 }
 
 _WITH_HEADER: Final = frozenset({

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inorder.access.codes import NAME_SERVER, SESSION_CODES
+from inorder.access.service import Guard, Refused, check_settings, open_accounts
+from inorder.access.storage import NAME, open_file, unpredictable
 from inorder.errors import AlreadyClosed, LocalProtocolError
 from inorder.logs import get_logger
 from inorder.nameserver import handlers
@@ -20,10 +23,12 @@ from inorder.net.fairness import SHARE_MS
 from inorder.net.peerlog import QuietLog, Refusals
 from inorder.net.server import Server, ServerStatistics, connections_below
 from inorder.tasks import Tasks, periodic
-from inorder.wire.codes import ResponseCode
+from inorder.wire.codes import LanguageCode, RequestCode, ResponseCode
+from inorder.wire.extensions import ACCESS, SESSION
 from inorder.wire.header import decode_command
 
 if TYPE_CHECKING:
+    from inorder.access.service import Accounts
     from inorder.clock import Clock
     from inorder.config import NameServerConfig
     from inorder.disk import Files
@@ -63,6 +68,8 @@ class NameServer:
         self._quiet = QuietLog(logger)
         self._refusals = Refusals(logger)
         self._desk: handlers.Desk | None = None
+        self.guard: Guard | None = None
+        """Who may ask what; None: access is not controlled."""
         self._requests_total = 0
         self._cleaning = False
         self._stopped = False
@@ -93,7 +100,10 @@ class NameServer:
             )
         )
         kv = self._file.load()
-        self._desk = handlers.Desk(self.config, RouteTable(), kv, lambda: self._file.save(kv))
+        accounts = self._load_accounts()
+        self._desk = handlers.Desk(
+            self.config, RouteTable(), kv, lambda: self._file.save(kv), accounts
+        )
         address = await self._server.start(self.config.host, self.config.port)
         self._tasks.start(
             periodic(
@@ -106,6 +116,19 @@ class NameServer:
         )
         logger.info("namesrv=%s:%d started", *address)
         return address
+
+    def _load_accounts(self) -> Accounts | None:
+        """Load the users and rules that brokers gave, where access is controlled."""
+        config = self.config.access
+        check_settings(config, needs_inner=True)
+        if config.effective_level == "off":
+            return None
+        file = open_file(self._files, Path(self.config.data) / NAME, config.key_file)
+        accounts = open_accounts(file, config, self.clock, needs_super=False)
+        self.guard = Guard(
+            accounts, config, NAME_SERVER, handlers.HANDLERS.keys(), draw=unpredictable
+        )
+        return accounts
 
     async def stop(self) -> None:
         """Close all connections and stop; twice is fine."""
@@ -128,7 +151,15 @@ class NameServer:
             return
         self._requests_total += 1
         now_ms = self.clock.monotonic_ms()
-        steps = handlers.answer_steps(self.desk, handlers.Call(request, connection, now_ms))
+        user = ""
+        if self.guard is not None:
+            admission = self.guard.admit(connection, request)
+            if isinstance(admission, Refused):
+                reply = request.reply(ResponseCode.NO_PERMISSION, admission.remark)
+                self._reply(connection, request, reply)
+                return
+            user = admission.user.name
+        steps = handlers.answer_steps(self.desk, handlers.Call(request, connection, now_ms, user))
         if not self._step(connection, request, steps):
             # Later requests of this peer wait; those of others come in between.
             connection.hold()
@@ -171,10 +202,21 @@ class NameServer:
             )  # fmt: skip
         if request.is_oneway:
             return
+        if self.guard is not None:
+            self._tell_access(self.guard, connection, request, reply)
         try:
             connection.send(reply)
         except LocalProtocolError as error:
             connection.send(request.reply(ResponseCode.SYSTEM_ERROR, str(error)))
+
+    def _tell_access(
+        self, guard: Guard, connection: ServerConnection, request: Command, reply: Command
+    ) -> None:
+        """Tell clients of inorder their session, and brokers which users and rules are here."""
+        if request.code in SESSION_CODES and request.language == LanguageCode.PYTHON:
+            reply.fields[SESSION] = guard.session_of(connection)
+        elif request.code == RequestCode.REGISTER_BROKER and not reply.code:
+            reply.fields[ACCESS] = ":".join(map(str, guard.accounts.book.version))
 
     def _clean_up(self) -> None:
         """Remove the topics of a large broker that is gone, a few in each turn."""
@@ -189,6 +231,8 @@ class NameServer:
 
     def forget(self, connection: ServerConnection) -> None:
         """Drop the brokers of a connection that is gone."""
+        if self.guard is not None:
+            self.guard.connection_lost(connection)
         if not self._stopped:
             for gone in self.routes.channel_lost(connection):
                 _log_gone(gone, "lost its connection")

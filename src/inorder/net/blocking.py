@@ -18,7 +18,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from inorder.errors import (
     ConnectFailed,
@@ -29,12 +29,16 @@ from inorder.errors import (
     TransportError,
 )
 from inorder.net.connection import parse_address
+from inorder.net.signing import Signer, explain
 from inorder.wire.extensions import PROTOCOL
 from inorder.wire.frame import encode_frame
 from inorder.wire.header import Command, decode_command
 from inorder.wire.replies import Request, command_of, reply_of
 from inorder.wire.requests.producers import ProducerHello, ProducerState
 from inorder.wire.requests.sendframes import SendAnswer, decode_answer
+
+if TYPE_CHECKING:
+    from inorder.credentials import Credentials
 
 _LENGTH_BYTES: Final = 4
 _PREFIX: Final = struct.Struct(">II").unpack_from
@@ -56,10 +60,14 @@ class BlockingConnection:
         timeout_ms: int = 10_000,
         frame_bytes_max: int = 64 * 1024 * 1024,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
         self.closed = False
+        self.denied = False
+        """Whether the server has refused this user; new credentials need a new connection."""
         self._frame_bytes_max = frame_bytes_max
+        self._signer = None if credentials is None else Signer(credentials)
         self._next_id = 1
         self._wanted: set[int] = set()
         self._early: dict[int, Command] = {}
@@ -105,12 +113,18 @@ class BlockingConnection:
 
         def frame(number: int) -> bytes:
             command.request_id = number
-            return encode_frame(command)
+            return encode_frame(command if self._signer is None else self._signer.signed(command))
 
-        return self.send_frame(frame)
+        return self._send_next(frame)
 
     def send_frame(self, make: Callable[[int], bytes], body: bytes = b"") -> int:
         """Send the head that `make` builds for a request id, then the body; return the id."""
+        signer = self._signer
+        if signer is None:
+            return self._send_next(make, body)
+        return self._send_next(lambda number: signer.signed_head(make(number), body), body)
+
+    def _send_next(self, make: Callable[[int], bytes], body: bytes = b"") -> int:
         if len(self._wanted) >= _AHEAD_MAX:
             raise TransportError(f"{_AHEAD_MAX} requests to {self.address} have no answer yet")
         number = self.next_id()
@@ -137,6 +151,8 @@ class BlockingConnection:
     # hot: a lone send is this and the broker
     def exchange(self, frame: bytes, request_id: int) -> SendAnswer:
         """Send the frame of a send and return its reply. No other request may wait for one."""
+        if self._signer is not None:
+            frame = self._signer.signed_frame(frame)
         try:
             self._socket.sendall(frame)
             data = self._socket.recv(_READ_BYTES)
@@ -151,6 +167,8 @@ class BlockingConnection:
         reply = decode_answer(data[_PREFIX_BYTES : _PREFIX_BYTES + (word & 0xFFFFFF)])
         if reply is None or reply.opaque != request_id or len(data) != size + _LENGTH_BYTES:
             raise RemoteProtocolError(f"{self.address} sent something else than the reply")
+        if reply.code:
+            explain(reply, self._signer)
         return reply
 
     def _send_all(self, head: bytes, body: bytes) -> None:
@@ -196,7 +214,13 @@ class BlockingConnection:
         except RemoteProtocolError:
             self.close()
             raise
-        return decode_command((word >> 24, header, body))
+        command = decode_command((word >> 24, header, body))
+        if command.is_response:
+            if command.code and explain(command, self._signer):
+                self.denied = True
+            if self._signer is not None:
+                self._signer.learn(command)
+        return command
 
     def _take(self, size: int) -> bytes:
         data: bytes | None = self._file.read(size)

@@ -2,9 +2,11 @@
 
     call              a future per request; replies come back in any order
     post, `answered`  the short way for sends: no future, task or Command for each. `post` gives a
-                      request id, the caller writes the frame, and the reply reaches `answered`
-                      straight from `data_received`
+                      request id, the caller writes the frame by `write_request`, and the reply
+                      reaches `answered` straight from `data_received`
     on_request        requests that the server sends over the same connection
+
+With credentials every request is signed on its way out (`net/signing.py`), answers are not.
 
 Output is queued and written once per tick. Watchers hear when the connection is lost, and when it
 takes more output after it was full.
@@ -28,6 +30,7 @@ from inorder.errors import (
 )
 from inorder.escaping import escaped
 from inorder.logs import get_logger
+from inorder.net.signing import Signer, explain
 from inorder.net.tls import TlsSession
 from inorder.net.transport import SPLIT, Buffer, Calls, write_out
 from inorder.wire.codes import ResponseCode
@@ -37,6 +40,7 @@ from inorder.wire.requests.sendframes import SendAnswer, decode_answer
 
 if TYPE_CHECKING:
     from inorder.config import NetConfig
+    from inorder.credentials import Credentials
     from inorder.wire.header import Command
 
 logger = get_logger(__name__)
@@ -67,6 +71,7 @@ class Posting:
 
     _calls: Calls
     _config: NetConfig
+    _signer: Signer | None
     _reason: str | None
     _writable: asyncio.Future[None] | None
     _requests_sent: int
@@ -101,7 +106,7 @@ class Posting:
         return request_id
 
     def post(self, posted: Posted) -> int:
-        """Register a send and return its request id; the caller writes the frame."""
+        """Register a send and return its request id; the caller writes it by `write_request`."""
         request_id = self.next_id()
         self._posts[request_id] = posted
         self._requests_sent += 1
@@ -117,6 +122,8 @@ class Posting:
         if posted is None:
             return False
         self._responses_received += 1
+        if answer.code:
+            explain(answer, self._signer)
         posted.answered(answer)
         return True
 
@@ -138,6 +145,7 @@ CONNECT_TIMEOUT_MS = 3000
 
 OnRequest = Callable[["Connection", "Command"], None]
 OnLost = Callable[["Connection", str], None]
+OnDenied = Callable[["Connection", str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +172,9 @@ class Connection(Posting, asyncio.Protocol):
         *,
         on_request: OnRequest | None = None,
         on_lost: OnLost | None = None,
+        on_denied: OnDenied | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__()
         self.address = address
@@ -173,6 +183,7 @@ class Connection(Posting, asyncio.Protocol):
         self._config = config
         self._on_request = on_request or refuse_request
         self._on_lost = on_lost
+        self._on_denied = on_denied
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._calls = Calls(self._loop, outstanding_max=config.outstanding_max, peer=address)
@@ -182,6 +193,11 @@ class Connection(Posting, asyncio.Protocol):
             host, _ = parse_address(address)
             self._tls = TlsSession(tls, server_side=False, server_hostname=host)
         self._parts: list[Buffer] = []
+        self._signer = None if credentials is None else Signer(credentials)
+        self.write_request: Callable[[bytes], None] = (
+            self.write if self._signer is None else self._write_signed
+        )
+        """Queues the frame of a request, signed if this client signs."""
         self.numbers_sends: bool | None = None
         """Whether the server is a broker with idempotent producers; None: not asked yet."""
         self.capability: int | None = None
@@ -205,11 +221,16 @@ class Connection(Posting, asyncio.Protocol):
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         on_request: OnRequest | None = None,
         on_lost: OnLost | None = None,
+        on_denied: OnDenied | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> Connection:
         """Connect to "host:port", including the TLS handshake. Raises ConnectFailed."""
         host, port = parse_address(address)
-        connection = cls(address, config, on_request=on_request, on_lost=on_lost, tls=tls)
+        connection = cls(
+            address, config, on_request=on_request, on_lost=on_lost, on_denied=on_denied, tls=tls,
+            credentials=credentials,
+        )  # fmt: skip
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 await connection._loop.create_connection(lambda: connection, host, port)
@@ -252,7 +273,7 @@ class Connection(Posting, asyncio.Protocol):
         self._check_open()
         answer = self._calls.open(command, timeout_ms)
         try:
-            self.send(command)
+            self._send_request(command)
         except BaseException:
             self._calls.forget(command.request_id)
             raise
@@ -263,7 +284,7 @@ class Connection(Posting, asyncio.Protocol):
         """Send a one-way request. Raises ConnectionLost or TooManyOutstanding."""
         self._check_open()
         self._calls.number(command)
-        self.send(command)
+        self._send_request(command)
 
     def send(self, command: Command) -> None:
         """Queue a command as it is; for replies to the server's requests."""
@@ -379,10 +400,21 @@ class Connection(Posting, asyncio.Protocol):
 
     # Inside.
 
+    def _send_request(self, command: Command) -> None:
+        self.send(command if self._signer is None else self._signer.signed(command))
+
+    def _write_signed(self, frame: bytes) -> None:
+        assert self._signer is not None
+        self.write(self._signer.signed_frame(frame))
+
     def _receive(self, frame: RawFrame) -> None:
         command = decode_command(frame)
         if command.is_response:
             self._responses_received += 1
+            if command.code and explain(command, self._signer) and self._on_denied is not None:
+                self._on_denied(self, command.remark or "")
+            if self._signer is not None:
+                self._signer.learn(command)
             if not self._calls.take(command):
                 self._strays_received += 1
             return

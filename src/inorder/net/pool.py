@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from inorder.errors import AlreadyClosed, ConnectFailed
-from inorder.net.connection import CONNECT_TIMEOUT_MS, Connection, OnLost, OnRequest
+from inorder.errors import AlreadyClosed, ConnectFailed, TransportError
+from inorder.net.connection import CONNECT_TIMEOUT_MS, Connection, OnDenied, OnLost, OnRequest
 from inorder.tasks import Backoff
 
 if TYPE_CHECKING:
     from inorder.clock import Clock
     from inorder.config import NetConfig
+    from inorder.credentials import Credentials
 
 PAUSE_FIRST_MS = 50
 PAUSE_MAX_MS = 2000
@@ -55,14 +57,21 @@ class Pool:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         on_request: OnRequest | None = None,
         on_lost: OnLost | None = None,
+        on_denied: OnDenied | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        greet: Callable[[Connection], Awaitable[None]] | None = None,
     ) -> None:
+        """`greet` gets every new connection before callers do."""
         self._config = config
         self._clock = clock
         self._connect_timeout_ms = connect_timeout_ms
         self._on_request = on_request
         self._on_lost = on_lost
+        self._on_denied = on_denied
         self._tls = tls
+        self._credentials = credentials
+        self._greet = greet
         self._slots: dict[str, _Slot] = {}
         self._closed = False
 
@@ -132,14 +141,7 @@ class Pool:
 
     async def _connect(self, address: str, slot: _Slot) -> Connection:
         try:
-            connection = await Connection.open(
-                address,
-                self._config,
-                connect_timeout_ms=self._connect_timeout_ms,
-                on_request=self._on_request,
-                on_lost=self._on_lost,
-                tls=self._tls,
-            )
+            connection = await self._open(address)
         except ConnectFailed as error:
             slot.error = str(error)
             slot.paused_until_ms = self._clock.monotonic_ms() + slot.pause.next_ms()
@@ -148,6 +150,28 @@ class Pool:
             slot.attempt = None
         slot.pause.reset()
         slot.connection = connection
+        return connection
+
+    async def _open(self, address: str) -> Connection:
+        connection = await Connection.open(
+            address,
+            self._config,
+            connect_timeout_ms=self._connect_timeout_ms,
+            on_request=self._on_request,
+            on_lost=self._on_lost,
+            on_denied=self._on_denied,
+            tls=self._tls,
+            credentials=self._credentials,
+        )
+        if self._greet is not None:
+            try:
+                await self._greet(connection)
+            except TransportError as error:
+                connection.close("it did not answer the first request")
+                raise ConnectFailed(f"{address} does not answer: {error}") from error
+            except BaseException:
+                connection.close("the client gave up")
+                raise
         return connection
 
 

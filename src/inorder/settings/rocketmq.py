@@ -189,7 +189,11 @@ _NAME_SERVER: Final = """
 """
 
 BROKER_NAMES: Final = frozenset(_BROKER.split())
-NAME_SERVER_NAMES: Final = frozenset(_NAME_SERVER.split())
+NAME_SERVER_NAMES: Final = frozenset(_NAME_SERVER.split()) | {
+    # RocketMQ's name server checks nothing; inorder's takes the same settings as a broker.
+    "authenticationEnabled", "authenticationWhitelist", "authorizationEnabled",
+    "authorizationWhitelist", "initAuthenticationUser", "innerClientAuthenticationCredentials",
+}  # fmt: skip
 
 
 Raw = bool | int | float | str
@@ -252,16 +256,20 @@ class _Promise:
 
 _OFF: Final = frozenset({"false", ""})
 _NO_REPLICAS: Final = "inorder has no replicas yet: run it as a master"
-_NO_ACCOUNTS: Final = "inorder has no access control yet: keep it on a network that you trust"
+_NO_OLD_ACL: Final = "ACL 1.0 is not served: set access.level, and create users and rules instead"
+_NO_WHITELIST: Final = (
+    "a white list would let requests pass without a check; give users the rights they need, or use "
+    "access.level=log until they have them"
+)
 _ONE_ROOT: Final = "all files lie below storePathRootDir: set that instead"
 
 _PROMISES: Final[Mapping[str, _Promise]] = {
     "brokerRole": _Promise(frozenset({"ASYNC_MASTER", "SYNC_MASTER"}), _NO_REPLICAS),
     "enableDLegerCommitLog": _Promise(_OFF, _NO_REPLICAS),
     "enableControllerMode": _Promise(_OFF, _NO_REPLICAS),
-    "aclEnable": _Promise(_OFF, _NO_ACCOUNTS),
-    "authenticationEnabled": _Promise(_OFF, _NO_ACCOUNTS),
-    "authorizationEnabled": _Promise(_OFF, _NO_ACCOUNTS),
+    "aclEnable": _Promise(_OFF, _NO_OLD_ACL),
+    "authenticationWhitelist": _Promise(frozenset({""}), _NO_WHITELIST),
+    "authorizationWhitelist": _Promise(frozenset({""}), _NO_WHITELIST),
     "storeType": _Promise(frozenset({"default", ""}), "inorder writes RocketMQ's file store only"),
     "enableMultiDispatch": _Promise(_OFF, "light message queues are not served"),
 }

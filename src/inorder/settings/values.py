@@ -29,6 +29,8 @@ class Setting:
     default: bool | int | float | str
     doc: str
     rocketmq: str | None
+    secret: bool = False
+    """Its value is never shown."""
 
 
 class Catalog:
@@ -81,6 +83,7 @@ def _flatten(cls: type, prefix: str) -> Iterator[Setting]:
                 default=field.default,
                 doc=meta["doc"],
                 rocketmq=meta["rocketmq"],
+                secret=meta["secret"],
             )
 
 
@@ -127,6 +130,7 @@ _BY_UNIT: Final[Mapping[str, tuple[float, float]]] = {
 _CHOICES: Final[Mapping[str, tuple[Raw, ...]]] = {
     "broker_id": (0,),
     "perm": (2, 4, 6),
+    "access.level": ("", "off", "log", "enforce"),
     "net.tls_mode": ("disabled", "permissive", "enforcing"),
     "default_request_mode": ("PULL", "POP"),
     "compression": ("zlib", "lz4", "zstd", "none"),
@@ -165,7 +169,8 @@ def _typed(setting: Setting, raw: Raw, where: str) -> Raw:
     elif type(raw) is wanted:
         return raw.strip() if isinstance(raw, str) else raw
     kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
-    raise ConfigError(f"{setting.name} is {raw!r} ({where}); it must be {kinds[wanted]}")
+    shown = "hidden" if setting.secret else repr(raw)
+    raise ConfigError(f"{setting.name} is {shown} ({where}); it must be {kinds[wanted]}")
 
 
 def allowed(setting: Setting) -> str:

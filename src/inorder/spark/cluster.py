@@ -5,15 +5,17 @@ to the process that made it. `Cluster.read` pulls a range of a queue; the next p
 while the last reply is decoded. An inorder broker puts thousands of messages into one reply. A
 RocketMQ broker puts 32 into one, so several pulls are then outstanding.
 
-`Servers` and `Tls` hold the name servers and the TLS files. The names of the TLS options are those
-of the commands and profiles: `tls`, `tls_ca`, `tls_cert`, `tls_key`, `tls_insecure`. Options name
-files and do not hold them: driver and executors have the files at the same path. How TLS works
-without configuration: decision 8.
+`Servers` holds the name servers, `Tls` the TLS files, `Login` who signs. The names of the options
+are those of the commands and profiles: `tls`, `tls_ca`, `tls_cert`, `tls_key`, `tls_insecure`,
+`credentials_file`. Options are shown in plans and logs, so they name files and do not hold them:
+driver and executors have the files at the same path. How TLS works without configuration: decision
+8.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import time
 from collections import deque
@@ -23,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from inorder.client.identity import local_ip
 from inorder.client.nameservers import name_servers
 from inorder.client.rules import keymaps
 from inorder.client.rules.nameservers import no_name_server, parse_name_servers
@@ -33,7 +36,9 @@ from inorder.client.rules.routes import (
     read_address,
     subscribe_queues,
 )
+from inorder.credentials import FILE, Credentials
 from inorder.errors import (
+    AccessDenied,
     BrokerError,
     CodeNotSupported,
     ConfigError,
@@ -53,9 +58,14 @@ from inorder.spark.source.rules import Places
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
-from inorder.wire.names import FIXED_SYSTEM_TOPICS, RESERVED_PREFIXES
+from inorder.wire.names import AUTO_CREATE_TOPIC, FIXED_SYSTEM_TOPICS, RESERVED_PREFIXES
 from inorder.wire.replies import Request, command_of, reply_of
-from inorder.wire.requests.groups import CheckClientConfig, ClientConfigCheck
+from inorder.wire.requests.groups import (
+    CheckClientConfig,
+    ClientConfigCheck,
+    ClientHeartbeat,
+    Heartbeat,
+)
 from inorder.wire.requests.nameserver import GetAllTopics, GetKv
 from inorder.wire.requests.offsets import (
     GetMaxOffset,
@@ -77,7 +87,7 @@ from inorder.wire.requests.pulls import (
 from inorder.wire.requests.resizing import ResizeStatus, ResizeView
 from inorder.wire.requests.routes import ClusterInfo, GetClusterInfo, GetRoute, TopicRoute
 
-NAMES: Final = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_insecure")
+NAMES: Final = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_insecure", "credentials_file")
 _KNOWN: Final = {name.replace("_", ""): name for name in NAMES}
 _WORDS: Final = {"true": True, "false": False}
 
@@ -128,24 +138,91 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 
 @dataclass(frozen=True, slots=True)
+class Login:
+    """Where each process finds who signs: a file, or its environment; it holds no secret."""
+
+    file: str = ""
+    user: str = ""
+    """The access key that the driver found in its environment; executors must find the same."""
+
+    @classmethod
+    def of(cls, file: str | None) -> Login:
+        """Return the file given, else what the environment of this process says."""
+        if file:
+            return cls(file)
+        if os.environ.get(FILE):
+            return cls(os.environ[FILE])
+        found = Credentials.from_environment(os.environ)
+        return cls("", "" if found is None else found.access_key)
+
+    def options(self) -> dict[str, str]:
+        """Return the options of source and sink that mean this."""
+        return {"credentials_file": self.file} if self.file else {}
+
+    def credentials(self) -> Credentials | None:
+        """Return who signs in this process; None: nobody. Raises ConfigError."""
+        if self.file:
+            return Credentials.from_file(self.file)
+        if not self.user:
+            return None
+        found = Credentials.from_environment(os.environ)
+        if found is None or found.access_key != self.user:
+            raise ConfigError(
+                f"the driver signs as {self.user}, but the environment of this executor does not "
+                "say so; give credentials_file, the path of a file that all processes can read"
+            )
+        return found
+
+
+NOBODY: Final = Login()
+
+
+@dataclass(frozen=True, slots=True)
 class Servers:
-    """The name servers of a cluster, and its TLS settings."""
+    """The name servers of a cluster, its TLS settings, and who signs."""
 
     namesrv: str
     tls: Tls | None = None
+    login: Login = NOBODY
 
     @classmethod
-    def of(cls, namesrv: str | None, tls: Tls | None = None) -> Servers:
+    def of(
+        cls, namesrv: str | None, tls: Tls | None = None, credentials_file: str | None = None
+    ) -> Servers:
         """Return the servers given, else those that the environment of this process names."""
-        return cls(chosen_servers(namesrv), tls)
+        return cls(chosen_servers(namesrv), tls, Login.of(credentials_file))
+
+    def credentials(self) -> Credentials | None:
+        """Return who signs in this process; None: nobody."""
+        return self.login.credentials()
 
     def context(self) -> ssl.SSLContext | None:
         """Return the TLS context; None: no TLS."""
         return None if self.tls is None else self.tls.context()
 
+    def connect(self, address: str) -> BlockingConnection:
+        """Return a new connection of this process. Raises ConnectFailed, ConfigError."""
+        credentials = self.credentials()
+        found = BlockingConnection(address, tls=self.context(), credentials=credentials)
+        if credentials is not None:
+            # The answer gives the session of the connection; RocketMQ's servers give none.
+            try:
+                if address in parse_name_servers(self.namesrv):
+                    found.ask(GetRoute(AUTO_CREATE_TOPIC))
+                else:
+                    beat = ClientHeartbeat(f"spark@{local_ip()}@{os.getpid()}")
+                    found.ask(Heartbeat(), beat.encode())
+            except BrokerError:
+                pass  # the next request will tell
+            except BaseException:
+                found.close()
+                raise
+        return found
+
     def options(self) -> dict[str, str]:
         """Return the options of source and sink that mean this."""
-        return {"namesrv": self.namesrv, **({} if self.tls is None else self.tls.options())}
+        tls = {} if self.tls is None else self.tls.options()
+        return {"namesrv": self.namesrv, **tls, **self.login.options()}
 
 
 def chosen_servers(namesrv: str | None) -> str:
@@ -156,9 +233,9 @@ def chosen_servers(namesrv: str | None) -> str:
     return ";".join(name_servers(namesrv or None))
 
 
-def tls_name(option: str) -> str | None:
-    """Return the name of a TLS option in any spelling (`tlsCa`, `tls-ca`), or None."""
-    return _KNOWN.get(option.lower().replace("_", "").replace("-", ""))
+def common_name(option: str) -> str | None:
+    """Return the name in NAMES of an option in any spelling (`tlsCa`, `tls-ca`), or None."""
+    return _KNOWN.get(re.sub("[_.-]", "", option.lower()))
 
 
 def read_tls(given: Mapping[str, str]) -> Tls | None:
@@ -190,7 +267,7 @@ AHEAD: Final = 8
 ATTEMPTS: Final = 5
 PAUSE_S: Final = 0.2
 
-_connections: dict[tuple[int, str, Tls | None], BlockingConnection] = {}
+_connections: dict[tuple[int, str, Tls | None, Login], BlockingConnection] = {}
 
 
 class Pulled(NamedTuple):
@@ -309,7 +386,8 @@ class Cluster:
         from inorder.model import GroupConfig
         from inorder.sync.admin import Admin
 
-        with Admin(self.servers.namesrv, tls=self.servers.context()) as admin:
+        tls, credentials = self.servers.context(), self.servers.credentials()
+        with Admin(self.servers.namesrv, tls=tls, credentials=credentials) as admin:
             admin.groups.create(GroupConfig(self.group))
 
     def require_filter(self, queues: Iterable[TopicQueue], sql: str) -> None:
@@ -439,6 +517,8 @@ class Cluster:
                 found.append(self._connect(address).ask(request))
             except CodeNotSupported:  # every name server knows these requests
                 failures.append(ConfigError(no_name_server(address)))
+            except AccessDenied as error:
+                failures.append(error)
             except BrokerError:
                 continue  # this name server does not know the topic or key
             except TransportError as error:
@@ -492,11 +572,13 @@ class Cluster:
         self._routes.pop(queue.topic, None)
 
     def _connect(self, address: str) -> BlockingConnection:
-        key = (os.getpid(), address, self.servers.tls)  # a fork must not share its parent's
+        # A fork must not share its parent's.
+        key = (os.getpid(), address, self.servers.tls, self.servers.login)
         found = _connections.get(key)
+        if found is not None and found.denied:
+            found.close()  # the file may hold another secret by now
         if found is None or found.closed:
-            found = BlockingConnection(address, tls=self.servers.context())
-            _connections[key] = found
+            found = _connections[key] = self.servers.connect(address)
         return found
 
 

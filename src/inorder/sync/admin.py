@@ -15,6 +15,7 @@ import ssl
 
 from inorder.client import admin as twin
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.sync.portal import Closeable, Facade, blocking, lease
 
 
@@ -117,11 +118,31 @@ class Producers(Facade):
     drop = blocking(twin.Producers.drop)
 
 
+class Users(Facade):
+    """The users of all brokers."""
+
+    list = blocking(twin.Users.list)
+    get = blocking(twin.Users.get)
+    create = blocking(twin.Users.create)
+    update = blocking(twin.Users.update)
+    delete = blocking(twin.Users.delete)
+
+
+class Acls(Facade):
+    """The rules of all brokers."""
+
+    list = blocking(twin.Acls.list)
+    get = blocking(twin.Acls.get)
+    set = blocking(twin.Acls.set)
+    delete = blocking(twin.Acls.delete)
+
+
 class Admin(Closeable):
     """The nouns of a cluster, each with its verbs: `cluster`, `topics`, `groups`, …
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     """
 
     def __init__(
@@ -130,8 +151,9 @@ class Admin(Closeable):
         *,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._async = twin.Admin(namesrv, config=config, tls=tls)
+        self._async = twin.Admin(namesrv, config=config, tls=tls, credentials=credentials)
         self._portal = lease()
         self._closed = False
         self.cluster = Cluster(self._portal, self._async.cluster)
@@ -142,6 +164,8 @@ class Admin(Closeable):
         self.locks = Locks(self._portal, self._async.locks)
         self.parked = Parked(self._portal, self._async.parked)
         self.producers = Producers(self._portal, self._async.producers)
+        self.users = Users(self._portal, self._async.users)
+        self.acls = Acls(self._portal, self._async.acls)
 
     def close(self) -> None:
         """Close the connections; a second call does nothing."""

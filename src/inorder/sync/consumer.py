@@ -28,6 +28,7 @@ from inorder.client.consume.rules.outcomes import Policy
 from inorder.client.consume.workers import in_handler
 from inorder.client.rules.routes import Duration
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.errors import AlreadyClosed, NotStarted
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
@@ -72,6 +73,7 @@ class Consumer:
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     `consume_from` says where to begin in a queue for which the group has committed nothing: at its
     end (`"last"`), its beginning (`"first"`), half an hour before now (`"timestamp"`), or a time.
     With `message_model="broadcasting"` every consumer gets every message, and offsets are kept in a
@@ -100,6 +102,7 @@ class Consumer:
         instance: str = "",
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         before_handle: Hook | None = None,
         after_handle: Hook | None = None,
         lease: Duration | None = None,
@@ -118,6 +121,7 @@ class Consumer:
             instance=instance,
             config=config,
             tls=tls,
+            credentials=credentials,
             before_handle=before_handle,
             after_handle=after_handle,
             lease=lease,

@@ -198,7 +198,9 @@ class DirectSends:
         if self._ids is None:
             self._ids = MessageIds(Identity.of_this_process(), self._clock)
         timeout_ms = min(self._config.request_timeout_ms, self._config.send_timeout_ms)
-        connection = BlockingConnection(address, timeout_ms=timeout_ms)
+        router = self._producer._router
+        credentials = None if router is None else router.session.credentials
+        connection = BlockingConnection(address, timeout_ms=timeout_ms, credentials=credentials)
         try:
             own = BlockingProducer(connection, new_id(self._ids), self._incarnations, named=False)
             own.hello()

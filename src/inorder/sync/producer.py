@@ -38,6 +38,7 @@ from inorder.client.send.queues import AfterSend, BeforeSend, Choice, Selector, 
 from inorder.client.send.rules import TIMES_AGAIN, Room
 from inorder.client.send.transactions import OnTransactionCheck
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.errors import AlreadyClosed, NoRoom, SendsFailed
 from inorder.logs import get_logger
 from inorder.model import (
@@ -491,6 +492,7 @@ class Producer(Closeable):
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     `id` names the producer: every send then gives its `sequence`. If several producers have one
     name, only the one that started last may send. `before_send` gets each message and may return
     another one to send instead; `after_send` gets the message with its receipt or its error. Both
@@ -510,6 +512,7 @@ class Producer(Closeable):
         id: str | None = None,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         before_send: BeforeSend | None = None,
         after_send: AfterSend | None = None,
         on_transaction_check: OnTransactionCheck | None = None,
@@ -518,8 +521,8 @@ class Producer(Closeable):
         checked_listener(on_transaction_check, group)
         self._questions = None if on_transaction_check is None else Questions(on_transaction_check)
         self._async = twin.Producer(
-            namesrv, group=group, id=id, config=config, tls=tls, before_send=before_send,
-            after_send=after_send,
+            namesrv, group=group, id=id, config=config, tls=tls, credentials=credentials,
+            before_send=before_send, after_send=after_send,
             on_transaction_check=None if self._questions is None else self._questions.ask,
             trace=trace,
         )  # fmt: skip

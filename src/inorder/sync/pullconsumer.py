@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from inorder.client.consume import pullconsumer as twin
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.sync.portal import Closeable, Portal, blocking, lease, on_loop
 
@@ -19,6 +20,7 @@ class PullConsumer(Closeable):
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     `consume_from` says where to begin in a queue for which the group has committed nothing: at its
     end (`"last"`), its beginning (`"first"`), or a time.
     """
@@ -30,10 +32,16 @@ class PullConsumer(Closeable):
         group: str,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         consume_from: twin.ConsumeFrom = "last",
     ) -> None:
         self._async = twin.PullConsumer(
-            namesrv, group=group, config=config, tls=tls, consume_from=consume_from
+            namesrv,
+            group=group,
+            config=config,
+            tls=tls,
+            credentials=credentials,
+            consume_from=consume_from,
         )
         self._portal = lease()
         self._closed = False

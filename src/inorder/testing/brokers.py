@@ -33,6 +33,7 @@ from inorder.client.send.producer import Producer as AsyncProducer
 from inorder.client.session import Session
 from inorder.clock import Clock, SystemClock
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
+from inorder.credentials import Credentials
 from inorder.disk import OsFiles
 from inorder.errors import NotStarted
 from inorder.model import ReceivedMessage, TopicConfig
@@ -131,9 +132,11 @@ class AsyncRunningBroker:
         client: ClientConfig | None = None,
         data: Path | None = None,
         clock: Clock | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._config = replace(config or BrokerConfig(), port=0)
         self._client = client
+        self._credentials = credentials
         self._data = data
         self._clock = clock or SystemClock()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -185,25 +188,29 @@ class AsyncRunningBroker:
 
     def producer(self, *, group: str = GROUP) -> AsyncProducer:
         """Return a new producer; close it."""
-        return AsyncProducer(self.namesrv, group=group, config=self._client)
+        return AsyncProducer(
+            self.namesrv, group=group, config=self._client, credentials=self._credentials
+        )
 
     def consumer(
         self, group: str = "tests", *, consume_from: ConsumeFrom = "first"
     ) -> AsyncPullConsumer:
         """Return a new pull consumer; close it."""
         return AsyncPullConsumer(
-            self.namesrv, group=group, config=self._client, consume_from=consume_from
-        )
+            self.namesrv, group=group, config=self._client, credentials=self._credentials,
+            consume_from=consume_from,
+        )  # fmt: skip
 
     async def create_topic(self, name: str, *, queues: int = 4, perm: int = 6) -> None:
         """Create or change a topic."""
-        async with Session(self.namesrv) as session:
+        async with Session(self.namesrv, credentials=self._credentials) as session:
             config = TopicConfig(name, queues, queues, perm)
             await (await session.broker_at(self.address)).create_topic(config)
 
     async def messages(self, topic: str) -> list[ReceivedMessage]:
         """Return everything that is stored of a topic, queue by queue."""
-        async with AsyncPullConsumer(self.namesrv, group="testing") as consumer:
+        reader = AsyncPullConsumer(self.namesrv, group="testing", credentials=self._credentials)
+        async with reader as consumer:
             return [
                 message
                 for queue in await consumer.queues(topic, wait=3)
@@ -296,7 +303,8 @@ class broker:
     """Run a name server and a broker while a block runs, with `with` or `async with`.
 
     `data` is a folder to keep; without it a temporary one is used and removed. `client` are the
-    settings of producers and consumers that the broker makes for you.
+    settings of producers and consumers that the broker makes for you, `credentials` what they sign
+    with.
     """
 
     def __init__(
@@ -306,9 +314,11 @@ class broker:
         client: ClientConfig | None = None,
         data: Path | None = None,
         clock: Clock | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._settings: dict[str, Any] = {
-            "config": config, "client": client, "data": data, "clock": clock
+            "config": config, "client": client, "data": data, "clock": clock,
+            "credentials": credentials,
         }  # fmt: skip
         self._blocking: RunningBroker | None = None
         self._async: AsyncRunningBroker | None = None
@@ -342,9 +352,13 @@ class RunningBroker:
         client: ClientConfig | None = None,
         data: Path | None = None,
         clock: Clock | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._async = AsyncRunningBroker(config=config, client=client, data=data, clock=clock)
+        self._async = AsyncRunningBroker(
+            config=config, client=client, data=data, clock=clock, credentials=credentials
+        )
         self._client = client
+        self._credentials = credentials
         self._portal: Portal | None = None
 
     def start(self) -> None:
@@ -385,15 +399,18 @@ class RunningBroker:
 
     def producer(self, *, group: str = GROUP) -> Producer:
         """Return a new producer; close it."""
-        return Producer(self.namesrv, group=group, config=self._client)
+        return Producer(
+            self.namesrv, group=group, config=self._client, credentials=self._credentials
+        )
 
     def consumer(
         self, group: str = "tests", *, consume_from: ConsumeFrom = "first"
     ) -> PullConsumer:
         """Return a new pull consumer; close it."""
         return PullConsumer(
-            self.namesrv, group=group, config=self._client, consume_from=consume_from
-        )
+            self.namesrv, group=group, config=self._client, credentials=self._credentials,
+            consume_from=consume_from,
+        )  # fmt: skip
 
     create_topic = blocking(AsyncRunningBroker.create_topic)
     messages = blocking(AsyncRunningBroker.messages)

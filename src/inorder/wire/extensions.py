@@ -144,6 +144,23 @@ STORED: Final = "stored"
 NOTHING_STORED: Final = "no"
 """Its value."""
 
+SESSION: Final = "inorderSession"
+"""Field of the answers to HEART_BEAT, PRODUCER_HELLO and GET_ROUTEINFO_BY_TOPIC, where access is
+controlled: the id of the connection, 16 random bytes in hex. A client that signs sends it back with
+every later request on the connection, with the next two fields."""
+
+COUNTER: Final = "inorderCounter"
+"""Field of a signed request: a decimal number that rises with each request of the connection. The
+server takes each number once; one may come late, but not more than 1,024 behind the highest."""
+
+BOUND: Final = "inorderBound"
+"""Field of a signed request: HMAC-SHA256, in hex, of the session, the counter, the code, the names
+and values of all fields with their lengths, and the length of the body; `wire/signature.py`."""
+
+ACCESS: Final = "inorderAccess"
+"""Field of REGISTER_BROKER's answer, where a name server controls access: the version of its users
+and rules. A broker that has others gives them with PUT_ACCESS."""
+
 
 @unique
 class ExtensionCode(IntEnum):
@@ -178,6 +195,8 @@ class ExtensionCode(IntEnum):
     PARKED_DROP = 7137
     PARK_MOVE = 7138
     TRANSACTIONS_PENDING = 7170
+    PUT_ACCESS = 7180
+    """A broker gives a name server its users and rules, in the form of `inorder/access.json`."""
 
 
 @unique

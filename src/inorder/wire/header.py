@@ -22,6 +22,7 @@ from msgspec.json import Decoder, encode
 from inorder.errors import LocalProtocolError, RemoteProtocolError
 from inorder.wire.codes import VERSION, LanguageCode
 from inorder.wire.shapes import as_text
+from inorder.wire.signature import UNSHOWN
 
 if TYPE_CHECKING:
     from inorder.wire.frame import RawFrame
@@ -137,8 +138,9 @@ class Command:
 
     def __repr__(self) -> str:
         kind = "answer" if self.is_response else "oneway" if self.is_oneway else "request"
+        fields = {name: text for name, text in self.fields.items() if name not in UNSHOWN}
         return (
-            f"Command({kind} code={self.code} request_id={self.request_id} fields={self.fields} "
+            f"Command({kind} code={self.code} request_id={self.request_id} fields={fields} "
             f"remark={self.remark!r} body={len(self.body)} bytes)"
         )
 

@@ -33,7 +33,6 @@ _TO_CLIENT = {
 _TO_CLIENTS = (39, 40, 220, 221, 326)
 _NOT_SERVED: dict[str, tuple[int, ...]] = {
     "comes with replicas": (43, 905, 906, 907, 908),
-    "comes with users and policies": tuple(range(3001, 3011)),
     "not planned: static topics; a resize that keeps order is there instead": (513,),
     "not planned: controllers": tuple(range(1001, 1014)),
     "not planned: broker containers; `inorder up --brokers N` is there instead": (902, 903),

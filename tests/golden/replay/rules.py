@@ -25,7 +25,6 @@ def _later(what: str, *codes: int) -> None:
 
 
 _later("replication", 43, 906, 907)
-_later("users and policies", 3005)
 _later("not planned: cold data flow control", 2003)
 
 
@@ -103,6 +102,14 @@ RULES: tuple[Rule, ...] = (
         codes=frozenset((34,)),
         where="field.inorder",
         everywhere=True,
+    ),
+    Rule(
+        "users-off",
+        "Where access is not controlled, requests about users are refused with 16, which says how "
+        "to change that; RocketMQ answers 1.",
+        codes=frozenset((3005,)),
+        where="code",
+        when=_answered(1, 16),
     ),
     Rule(
         "timer-precision",

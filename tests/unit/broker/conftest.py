@@ -211,6 +211,8 @@ class FakeBroker:
         self.lock_service = LockService(self)  # type: ignore[arg-type]
         self.offset_service = OffsetService(self)  # type: ignore[arg-type]
         self.lease_expiry = LeaseExpiry(self)  # type: ignore[arg-type]
+        self.accounts = None
+        self.guard = None
         self.notified: list[tuple[str, list[Any]]] = []
         self.saved: list[str] = []
         self.gone: list[str] = []

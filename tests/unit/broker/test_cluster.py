@@ -70,6 +70,7 @@ class FakeBroker:
         self.clock = clock
         self.address = "127.0.0.1:10911"
         self.identity = "identity-of-a-directory"
+        self.accounts = None
         self.topics = TopicTable(cluster="DefaultCluster", broker="broker-a", now_ms=1)
         self.saves = 0
 

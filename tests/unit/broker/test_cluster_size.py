@@ -26,6 +26,7 @@ class Named:
     clock: SystemClock = field(default_factory=SystemClock)
     address: str = "127.0.0.1:10911"
     identity: str = "identity-of-a-directory"
+    accounts: None = None
     topics: TopicTable = field(
         default_factory=lambda: TopicTable(cluster="c", broker="b", now_ms=1)
     )

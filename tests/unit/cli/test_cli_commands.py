@@ -40,6 +40,8 @@ DESTRUCTIVE = {
     ("producer", "drop"),
     ("locks", "release"),
     ("offset", "reset"),
+    ("user", "delete"),
+    ("acl", "delete"),
 }
 
 

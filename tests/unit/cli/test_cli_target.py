@@ -153,3 +153,89 @@ def test_config_shows_the_cluster_with_origins(env: dict[str, str]) -> None:
     assert "p:1;q:1" in text
     nobody = CliRunner(env={**env, "HOME": "/nowhere"})
     assert "no profiles; write" in nobody.invoke(app, ["config", "profiles"]).stdout
+
+
+SECRET = "tell-nobody"
+
+
+def with_keys(env: dict[str, str], mode: int = 0o600) -> dict[str, str]:
+    """Add a profile with keys, and one with a file, to the profiles."""
+    file = Path(env["HOME"]) / ".config" / "inorder" / "profiles.toml"
+    file.write_text(
+        f'{PROFILES}\n[keys]\nnamesrv = "k:1"\naccess_key = "alice"\nsecret_key = "{SECRET}"\n'
+        '\n[file]\nnamesrv = "f:1"\ncredentials_file = "who"\n'
+    )
+    file.chmod(mode)
+    who = file.parent / "who"
+    who.write_text(f"access_key = bob\nsecret_key = {SECRET}\n")
+    who.chmod(0o600)
+    return env
+
+
+def test_credentials_come_from_one_layer(env: dict[str, str], tmp_path: Path) -> None:
+    """Option, profile, environment: the first that names any of them gives all of them."""
+    env = with_keys(env)
+    other = tmp_path / "other"
+    other.write_text(f"access_key = carol\nsecret_key = {SECRET}\n")
+    other.chmod(0o600)
+    keys = {**env, "INORDER_ACCESS_KEY": "dave", "INORDER_SECRET_KEY": SECRET}
+
+    def who(env: dict[str, str], **options: str) -> str | None:
+        found = find_target(options, env).credentials()
+        return None if found is None else found.access_key
+
+    assert who(env) is None
+    assert who(env, profile="keys") == "alice"
+    assert who(env, profile="file") == "bob"
+    assert who(env, profile="keys", credentials_file=str(other)) == "carol"
+    assert who(keys) == "dave"
+    assert who(keys, profile="prod") == "dave"
+    assert who(keys, profile="keys") == "alice"
+    assert who({**env, "INORDER_CREDENTIALS_FILE": str(other)}) == "carol"
+
+
+def test_half_credentials_are_told(env: dict[str, str]) -> None:
+    """A command never signs with a name of one layer and a secret of another."""
+    env = {**with_keys(env), "INORDER_ACCESS_KEY": "dave"}
+    with pytest.raises(ConfigError, match=r"secret_key is missing \(environment INORDER_ACCESS"):
+        find_target({}, env).credentials()
+    env["INORDER_CREDENTIALS_FILE"] = "x"
+    with pytest.raises(ConfigError, match="give one of them"):
+        find_target({}, env).credentials()
+
+
+def test_profiles_with_secrets_are_private(env: dict[str, str]) -> None:
+    """A file that others may read is refused, whichever profile is asked for."""
+    with pytest.raises(ConfigError, match="chmod 600"):
+        find_target({"profile": "prod"}, with_keys(env, 0o644))
+
+
+def test_secrets_are_not_printed(env: dict[str, str]) -> None:
+    """Neither by `config show`, nor by `config profiles`, nor in the repr of a cluster."""
+    env = with_keys(env) | {"XDG_CONFIG_HOME": "", "INORDER_PROFILE": "keys"}
+    runner = CliRunner(env=env)
+    for verb in (["show", "client"], ["profiles"]):
+        for form in ([], ["-o", "json"]):
+            done = runner.invoke(app, ["config", *verb, *form])
+            assert done.exit_code == 0, done.output
+            assert "alice" in done.stdout
+            assert SECRET not in done.output
+    shown = json.loads(runner.invoke(app, ["config", "show", "client", "-o", "json"]).stdout)
+    assert shown["settings"]["secret_key"]["value"] == "(hidden)"
+    assert SECRET not in repr(find_target({"profile": "keys"}, env))
+
+
+def test_a_secret_of_the_wrong_type_is_told_without_it(tmp_path: Path) -> None:
+    """The error names the field only."""
+    file = tmp_path / "p.toml"
+    file.write_text("[a]\nsecret_key = 12345678")
+    with pytest.raises(ConfigError, match=r"secret_key must be a text in quotes$"):
+        find_target({}, {"INORDER_PROFILES": str(file)})
+
+
+def test_no_secret_is_an_option() -> None:
+    """Everybody on a machine sees the options of its processes."""
+    shown = CliRunner().invoke(app, ["topic", "list", "--help"]).stdout
+    assert "--credentials-file" in shown
+    assert "--secret" not in shown
+    assert "--access-key" not in shown

@@ -264,13 +264,18 @@ def test_unknown_codes() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", sorted(set(HANDLERS) - {105, 106, 206, 304, 311, 312, 313, 318, 319})
+    "code", sorted(set(HANDLERS) - {105, 106, 206, 304, 311, 312, 313, 318, 319, 7180})
 )
 def test_missing_fields_are_named(code: int) -> None:
     """A request without its fields is answered 1, never with a crash."""
     reply = ask(new_desk(), code)
     assert reply.code == 1
     assert reply.remark
+
+
+def test_users_are_not_taken_where_access_is_not_controlled() -> None:
+    """A broker's users are refused as an unknown code is."""
+    assert ask(new_desk(), 7180).code == 3
 
 
 @pytest.mark.parametrize("value", ["", "x", "9" * 30, "-1", "1.5"])

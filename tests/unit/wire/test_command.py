@@ -6,6 +6,14 @@ from inorder.wire.codes import VERSION, LanguageCode
 from inorder.wire.header import Command
 
 
+def test_a_signature_is_not_shown() -> None:
+    """A log line with a request must not help to guess a secret."""
+    fields = {"topic": "T", "AccessKey": "alice", "Signature": "s1", "inorderBound": "s2"}
+    shown = repr(Command.request(11, {**fields, "SecurityToken": "s3"}))
+    assert "alice" in shown
+    assert not any(secret in shown for secret in ("s1", "s2", "s3"))
+
+
 def test_a_request_has_no_flags() -> None:
     """A plain request is neither answer nor oneway, and says who sent it."""
     command = Command.request(11, {"topic": "T"}, b"body", request_id=5)

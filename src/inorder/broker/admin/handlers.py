@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.config import BrokerConfig, NetConfig, StoreConfig
+from inorder.config import AccessConfig, BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import InvalidParameter, NoPermission, SystemError_
 from inorder.logs import get_logger
 from inorder.model import DataVersion
@@ -37,8 +37,10 @@ logger = get_logger(__name__)
 VERSION_NAME: Final = "V5_3_3"
 """The RocketMQ release whose protocol version the replies carry."""
 
-HIDDEN: Final = frozenset({"data", "tls_certificate", "tls_key"})
-"""Settings that name files of the broker; clients do not see them."""
+HIDDEN: Final = frozenset(
+    {"data", "tls_certificate", "tls_key", "key_file", "init_user", "inner_credentials"}
+)
+"""Secrets, and settings that name files of the broker; clients do not see them."""
 
 LOSSES_SHOWN_MAX: Final = 100
 
@@ -53,6 +55,8 @@ def get_runtime_info(call: Call[None]) -> Command:
         **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
         **_pops(broker), **_losses(broker),
     }  # fmt: skip
+    if broker.guard is not None:
+        table |= broker.guard.statistics()
     return call.reply(body=encode_kv_table(table))
 
 
@@ -182,7 +186,9 @@ def get_broker_config(call: Call[None]) -> Command:
 def settings(config: BrokerConfig) -> dict[str, str]:
     """Return the settings that have a RocketMQ name: name and text, sorted by name."""
     shown: dict[str, str] = {}
-    parts: tuple[BrokerConfig | StoreConfig | NetConfig, ...] = (config, config.store, config.net)
+    parts: tuple[BrokerConfig | StoreConfig | NetConfig | AccessConfig, ...] = (
+        config, config.store, config.net, config.access,
+    )  # fmt: skip
     for part in parts:
         for field in fields(part):
             name = field.metadata.get("rocketmq")
@@ -277,7 +283,7 @@ FIXED: Final = frozenset(
     {"brokerConfigPath", "rocketmqHome", "configBlackList", "storePathCommitLog"}
     | {
         field.metadata["rocketmq"]
-        for part in (BrokerConfig, StoreConfig, NetConfig)
+        for part in (BrokerConfig, StoreConfig, NetConfig, AccessConfig)
         for field in fields(part)
         if field.metadata.get("rocketmq")
     }

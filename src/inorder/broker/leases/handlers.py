@@ -166,7 +166,8 @@ def _shown(broker: Broker, key: GroupQueue, open_ids: set[int]) -> HeldLease:
         key.topic,
         key.queue_id,
         lease.client_id,
-        "" if nobody else lease.owner.instance,
+        # Who knows the instance could speak for the owner.
+        "" if nobody or broker.guard is not None else lease.owner.instance,
         lease.epoch,
         now_ms - lease.granted_ms,
         max(0, lease.expires_ms - now_ms),

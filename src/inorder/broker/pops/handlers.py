@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 def pop(call: Call[PopMessage]) -> Reply:
     """Take messages, or wait for some; a refusal has the fields of an answer, as in RocketMQ."""
     try:
-        return call.broker.pops.pop(Pop(call.connection, call.command, call.request))
+        return call.broker.pops.pop(
+            Pop(call.connection, call.command, call.request, call.admission)
+        )
     except BrokerError as error:
         return call.reply(error.code, error.remark, fields=pop_header())
 
@@ -66,7 +68,7 @@ def peek(call: Call[PeekMessage]) -> Reply:
 
 def notification(call: Call[Notification]) -> Reply:
     """Tell when a pop would find something."""
-    return call.broker.pops.ask(Ask(call.connection, call.command, call.request))
+    return call.broker.pops.ask(Ask(call.connection, call.command, call.request, call.admission))
 
 
 def polling_info(call: Call[PollingInfo]) -> Command:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
     from typing import Any
 
+    from inorder.access.service import Admission
     from inorder.broker.broker import Broker
     from inorder.broker.leases.records import Record as JournalRecord
     from inorder.broker.leases.rules import Decision
@@ -82,9 +83,16 @@ _PASSED: Final = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING
 class Pop:
     """One pop, also while it waits."""
 
-    __slots__ = ("command", "connection", "known", "request", "wanted")
+    __slots__ = ("admission", "command", "connection", "known", "request", "wanted")
 
-    def __init__(self, connection: ServerConnection, command: Command, request: PopMessage) -> None:
+    def __init__(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        request: PopMessage,
+        admission: Admission | None = None,
+    ) -> None:
+        self.admission = admission
         self.connection = connection
         self.command = command
         self.request = request
@@ -103,11 +111,16 @@ class Pop:
 class Ask:
     """A question whether a pop would find something, also while it waits."""
 
-    __slots__ = ("command", "connection", "request")
+    __slots__ = ("admission", "command", "connection", "request")
 
     def __init__(
-        self, connection: ServerConnection, command: Command, request: Notification
+        self,
+        connection: ServerConnection,
+        command: Command,
+        request: Notification,
+        admission: Admission | None = None,
     ) -> None:
+        self.admission = admission
         self.connection = connection
         self.command = command
         self.request = request
@@ -173,7 +186,16 @@ class Pops:
             return self._pop_apart(pop, cold, self._deadline(pop.request.poll_ms))
         return answer or self._wait(pop, self._deadline(pop.request.poll_ms))
 
+    def _check_still(self, request: Pop | Ask) -> None:
+        """Refuse a request that waited and whose user has lost the right to it."""
+        guard = self._broker.guard
+        if guard is not None and request.admission is not None:
+            refusal = guard.still(request.admission)
+            if refusal is not None:
+                raise refusal
+
     def _checked(self, pop: Pop) -> PopMessage:
+        self._check_still(pop)
         check_pop(self._broker, pop.request, pop.connection.peer)
         return pop.request
 
@@ -564,6 +586,7 @@ class Pops:
         return ask.command.reply(fields=fields)
 
     def _check_ask(self, ask: Ask) -> bool:
+        self._check_still(ask)
         request = ask.request
         topic = check_readable(
             self._broker, request.consumer_group, request.topic, request.queue_id,

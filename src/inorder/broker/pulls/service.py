@@ -46,6 +46,7 @@ from inorder.wire.shapes import I32
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from inorder.access.service import Admission
     from inorder.broker.broker import Broker
     from inorder.broker.pulls.rules import Wait
     from inorder.config import BrokerConfig
@@ -127,6 +128,7 @@ class Pull:
     """One pull request, also while it is held."""
 
     __slots__ = (
+        "admission",
         "connection",
         "fields",
         "oneway",
@@ -143,7 +145,9 @@ class Pull:
         serializer: int,
         *,
         oneway: bool,
+        admission: Admission | None = None,
     ) -> None:
+        self.admission = admission
         self.connection = connection
         self.fields = fields
         self.request_id = request_id
@@ -188,7 +192,9 @@ class Pulls:
 
     # -- entries ---------------------------------------------------------------------------------
 
-    def pull_raw(self, connection: ServerConnection, header: bytes) -> bool:
+    def pull_raw(
+        self, connection: ServerConnection, header: bytes, admission: Admission | None = None
+    ) -> bool:
         """Serve code 11 from its raw JSON header; False: it needs the general path."""
         try:
             request = self._decode(header)
@@ -196,11 +202,16 @@ class Pulls:
             return False
         if request.flag & FLAG_RESPONSE:
             return False
-        pull = Pull(connection, request.extFields, request.opaque, 0, oneway=bool(request.flag & 2))
+        pull = Pull(
+            connection, request.extFields, request.opaque, 0, oneway=bool(request.flag & 2),
+            admission=admission,
+        )  # fmt: skip
         self._start(pull)
         return True
 
-    def pull_command(self, connection: ServerConnection, command: Command) -> None:
+    def pull_command(
+        self, connection: ServerConnection, command: Command, admission: Admission | None = None
+    ) -> None:
         """Serve a pull in any form."""
         header = decode_fields(PullMessage, command.fields)
         fields = PullFields(
@@ -220,8 +231,9 @@ class Pulls:
             only_up=header.only_up or False,
         )
         pull = Pull(
-            connection, fields, command.request_id, command.serializer, oneway=command.is_oneway
-        )
+            connection, fields, command.request_id, command.serializer, oneway=command.is_oneway,
+            admission=admission,
+        )  # fmt: skip
         self._start(pull)
 
     def _start(self, pull: Pull) -> None:
@@ -512,6 +524,7 @@ class Pulls:
         if pull.connection.closed:
             return
         try:
+            self._check_still(pull)
             checked = self._checks.of(pull.fields, pull.connection.peer)
             if pull.fields.epoch:
                 self._broker.lease_service.check_held(pull.fields)
@@ -539,11 +552,20 @@ class Pulls:
                 return
         self._answer(pull, result, checked)
 
+    def _check_still(self, pull: Pull) -> None:
+        """Refuse a held pull whose user has lost the right to it."""
+        guard = self._broker.guard
+        if guard is not None and pull.admission is not None:
+            refusal = guard.still(pull.admission)
+            if refusal is not None:
+                raise refusal
+
     def finish(self, pull: Pull) -> None:
         """Answer a held pull with what there is: its time is over or its topic is deleted."""
         if pull.connection.closed:
             return
         try:
+            self._check_still(pull)
             checked = self._checks.of(pull.fields, pull.connection.peer)
             if pull.fields.epoch:
                 self._broker.lease_service.check_held(pull.fields)

@@ -325,6 +325,17 @@ class TransactionService:
             return record
         return records.as_first(copy, request.half_offset, request.half_position)
 
+    def topic_of(self, position: int) -> str | None:
+        """Return the topic of a transaction, by the position that its producer knows."""
+        record = self._record(position)
+        if record is None:
+            half = self.table.get(position)
+            record = None if half is None else self._record(half.position)
+        if record is None or record.topic != HALF_TOPIC:
+            return None
+        home = records.home_of(record.properties)
+        return None if home is None else home[0]
+
     def _find(self, record: Record) -> Half | None:
         half = self.table.at(record.queue_offset)
         if half is not None and half.position == record.position:

@@ -27,12 +27,15 @@ from inorder.client.admin.messages import Batch, Messages
 from inorder.client.admin.offsets import Offsets, QueueOffsets, ResetTarget
 from inorder.client.admin.parked import Parked, ParkedKey
 from inorder.client.admin.topics import QueueView, Topics, TopicView
+from inorder.client.admin.users import Acls, RuleView, Users, UserView
 from inorder.client.rules.resizing import TopicResize, WaitingGroup
 from inorder.client.session import Session
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.wire.requests.transactions import PendingTransaction
 
 __all__ = [
+    "Acls",
     "Admin",
     "Batch",
     "BrokerNode",
@@ -54,9 +57,12 @@ __all__ = [
     "QueueOffsets",
     "QueueView",
     "ResetTarget",
+    "RuleView",
     "TopicResize",
     "TopicView",
     "Topics",
+    "UserView",
+    "Users",
     "WaitingGroup",
 ]
 
@@ -66,6 +72,7 @@ class Admin:
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876; or a Session.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     """
 
     def __init__(
@@ -74,8 +81,9 @@ class Admin:
         *,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._access = Access(namesrv, config=config, tls=tls)
+        self._access = Access(namesrv, config=config, tls=tls, credentials=credentials)
         self._of = repr(namesrv)
         self.cluster = Cluster(self._access)
         self.topics = Topics(self._access, self.cluster)
@@ -85,6 +93,8 @@ class Admin:
         self.locks = Locks(self._access, self.cluster)
         self.parked = Parked(self._access, self.cluster)
         self.producers = Producers(self._access, self.cluster)
+        self.users = Users(self._access, self.cluster)
+        self.acls = Acls(self._access, self.cluster)
 
     async def close(self) -> None:
         """Close the connections; a second call does nothing."""

@@ -39,6 +39,7 @@ from inorder.client.consume.rules.assignment import (
 from inorder.client.consume.rules.commits import NOT_STORED, Progress
 from inorder.client.consume.rules.keyed import KeyOrder
 from inorder.client.consume.rules.leases import Acquired, Grant, LeaseState, RevokeReason, Terms
+from inorder.client.consume.rules.pulls import DENIED_RETRY_MS
 from inorder.client.consume.rules.queue import Limits, QueueProgress
 from inorder.client.consume.workers import Counts
 from inorder.client.rules.routes import broker_masters, subscribe_queues
@@ -536,11 +537,15 @@ class Rebalancer:
         for queue in rules.plan_unsubscribed(self._member.lease_states, self._subscriptions):
             self._member.assigned_queues[queue].drop(RevokeReason.UNSUBSCRIBED)
         for topic in list(self._subscriptions):
+            denials = self._session.denials
             try:
                 again_ms, complete = await self._share(topic)
             except InorderError as error:
                 log.info("no rebalance topic=%s error=%s", topic, error)
                 again_ms, complete = None, False
+            if self._session.denials != denials:
+                waits.append(DENIED_RETRY_MS)
+                continue
             waits.append(rules.next_round_ms(balanced=complete))
             waits += [] if again_ms is None else [again_ms]
             if self._member.stopping:

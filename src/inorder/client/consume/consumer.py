@@ -33,6 +33,7 @@ from inorder.client.rules.routes import Duration, moment_ms, to_ms
 from inorder.client.session import Session
 from inorder.client.traces import Tracer
 from inorder.config import ClientConfig, ConsumerConfig
+from inorder.credentials import Credentials
 from inorder.disk import OsFiles
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
 from inorder.logs import get_logger
@@ -79,6 +80,7 @@ class Consumer:
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876; or a Session.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     `consume_from` says where to begin in a queue for which the group has committed nothing: at its
     end (`"last"`), its beginning (`"first"`), half an hour before now (`"timestamp"`), or a time.
     With `message_model="broadcasting"` every consumer gets every message, and offsets are kept in a
@@ -105,6 +107,7 @@ class Consumer:
         instance: str = "",
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         before_handle: Hook | None = None,
         after_handle: Hook | None = None,
         lease: Duration | None = None,
@@ -125,7 +128,9 @@ class Consumer:
         broadcasting = message_model == "broadcasting"
         if broadcasting and not instance and not isinstance(namesrv, Session):
             instance = BROADCAST_INSTANCE
-        self._access = Access(namesrv, config=config, tls=tls, instance=instance)
+        self._access = Access(
+            namesrv, config=config, tls=tls, credentials=credentials, instance=instance
+        )
         self._group = group
         self._consume_from = _begin(consume_from, self._access.clock.now_ms())
         self._clustering = not broadcasting

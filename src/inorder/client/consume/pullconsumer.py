@@ -22,6 +22,7 @@ from inorder.client.consume.rules.pulls import Prefetched, PullStatus, subscript
 from inorder.client.rules.routes import Duration, subscribe_queues, to_ms
 from inorder.client.session import Session
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.errors import (
     AlreadyClosed,
     ConnectFailed,
@@ -177,6 +178,7 @@ class PullConsumer:
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876; or a Session.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     `consume_from` says where to begin in a queue for which the group has committed
     nothing: at its end (`"last"`), its beginning (`"first"`), or a time.
     """
@@ -188,13 +190,14 @@ class PullConsumer:
         group: str,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         consume_from: ConsumeFrom = "last",
     ) -> None:
         if not group:
             raise UsageError("a consumer needs a group; offsets are committed under its name")
         if not (consume_from in ("first", "last") or isinstance(consume_from, datetime)):
             raise UsageError(f"consume_from={consume_from!r}: write 'first', 'last' or a datetime")
-        self._access = Access(namesrv, config=config, tls=tls)
+        self._access = Access(namesrv, config=config, tls=tls, credentials=credentials)
         self._config = self._access.config
         self._group = group
         self._consume_from = consume_from

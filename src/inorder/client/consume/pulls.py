@@ -22,6 +22,7 @@ from inorder.client.consume.rules.pulls import PullStatus
 from inorder.client.consume.workers import Counts
 from inorder.client.session import Session
 from inorder.errors import (
+    AccessDenied,
     BrokerError,
     ConnectFailed,
     InorderError,
@@ -198,6 +199,7 @@ class Puller:
                 except InorderError as error:
                     failing = await self._failed(assigned, error, failing)
                     step = rules.after_failed_pull(
+                        denied=isinstance(error, AccessDenied),
                         flow_control=isinstance(error, BrokerError)
                         and error.code == ResponseCode.FLOW_CONTROL,
                         error_delay_ms=self._config.pull_error_delay_ms,
@@ -320,7 +322,7 @@ class Puller:
     async def _failed(self, assigned: AssignedQueue, error: InorderError, before: str) -> str:
         """Log a failed pull, once per kind of error; return the kind."""
         kind = f"{type(error).__name__} {getattr(error, 'code', '')}"
-        if kind != before:
+        if kind != before and not isinstance(error, AccessDenied):  # the session logs that
             log.warning("pull failed, trying again queue=%s error=%s", assigned.queue, error)
         if isinstance(error, RequestTimeout):
             self._session.drop_connection(assigned.queue, "a pull was not answered in time")

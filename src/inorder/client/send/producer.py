@@ -66,6 +66,7 @@ from inorder.client.send.transactions import (
 from inorder.client.session import Session
 from inorder.client.traces import Tracer
 from inorder.config import ClientConfig
+from inorder.credentials import Credentials
 from inorder.errors import (
     AlreadyClosed,
     InorderError,
@@ -132,6 +133,7 @@ class Producer:
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876; or a Session.
+    `credentials` sign every request, else INORDER_ACCESS_KEY and INORDER_SECRET_KEY do, if set.
     `id` names the producer: every send then gives its `sequence`. If several producers have one
     name, only the one that started last may send. `before_send` gets each message and may return
     another one to send instead; `after_send` gets the message with its receipt or its error. Both
@@ -151,12 +153,13 @@ class Producer:
         id: str | None = None,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         before_send: BeforeSend | None = None,
         after_send: AfterSend | None = None,
         on_transaction_check: OnTransactionCheck | None = None,
         trace: bool = False,
     ) -> None:
-        self._access = Access(namesrv, config=config, tls=tls)
+        self._access = Access(namesrv, config=config, tls=tls, credentials=credentials)
         self._config = checked_config(self._access.config)
         self._clock = self._access.clock
         self._group = group

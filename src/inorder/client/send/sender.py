@@ -194,7 +194,7 @@ class BrokerSender:
         send.sender = self
         unanswered = send.oneway and not queue.idempotent
         request_id = connection.next_id() if unanswered else connection.post(send)
-        connection.write(queue.frame(request_id, send, oneway=unanswered))
+        connection.write_request(queue.frame(request_id, send, oneway=unanswered))
         send.written_ms = router.clock.monotonic_ms()
         if send.tries:
             router.retries += 1
@@ -209,7 +209,7 @@ class BrokerSender:
         # hot: 0.6 us a message, with its record.
         parts = [send.part for send in sends]
         body = pack_items(parts, queue.template.item_head, sends[0].sequence)
-        connection.write(queue.load_frame(connection.post(Load(self, sends)), sends, body))
+        connection.write_request(queue.load_frame(connection.post(Load(self, sends)), sends, body))
         now_ms = self.router.clock.monotonic_ms()
         for send in sends:
             send.sender = self

@@ -87,6 +87,7 @@ def archive(
     checkpoint: str | None = None,
     watch: Watch = unwatched,
     tls: Tls | None = None,
+    credentials_file: str | None = None,
 ) -> Archived:
     """Write the messages of a topic that the archive lacks to Parquet files below `path`.
 
@@ -97,7 +98,7 @@ def archive(
     folder = Folder(path)
     path = folder.path
     options = {
-        **Servers.of(namesrv, tls).options(),
+        **Servers.of(namesrv, tls, credentials_file).options(),
         "topic": topic, "tag": tag, "maxOffsetsPerTrigger": str(batch),
         "failOnDataLoss": str(fail_on_data_loss).lower(), "archivePath": path,
         **({} if group is None else {"group": group}),

@@ -94,6 +94,7 @@ def audit(
     plot: str | None = None,
     watch: Watch = unwatched,
     tls: Tls | None = None,
+    credentials_file: str | None = None,
 ) -> Audited:
     """Compare the stored messages of a topic with the handled ones.
 
@@ -103,7 +104,7 @@ def audit(
     """
     if (results is None) == (parquet is None):
         raise ConfigError("say what was handled: results (a topic) or parquet (a folder)")
-    servers = None if namesrv is None else Servers(namesrv, tls)
+    servers = None if namesrv is None else Servers.of(namesrv, tls, credentials_file)
     handled, is_ordered = (
         _of_topic(spark, topic, servers, results)
         if results is not None

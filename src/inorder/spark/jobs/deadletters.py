@@ -69,6 +69,7 @@ def dead_letters(
     causes: int = 50,
     watch: Watch = unwatched,
     tls: Tls | None = None,
+    credentials_file: str | None = None,
 ) -> DeadLetters:
     """Group the dead letters of a group by cause; with `redrive` send them again, in order.
 
@@ -76,7 +77,7 @@ def dead_letters(
     """
     if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
         raise ConfigError(f"delivery: {delivery!r} is neither {EXACTLY_ONCE} nor {AT_LEAST_ONCE}")
-    servers = Servers.of(namesrv, tls)
+    servers = Servers.of(namesrv, tls, credentials_file)
     if not _is_there(servers, dead_letter_topic(group)):
         return DeadLetters(group, 0, 0 if redrive else None, delivery if redrive else None)
     frame = _chosen(letters(spark, servers, group), cause, topic, key).persist()

@@ -67,6 +67,7 @@ def lag_over_time(
     watch: Watch = unwatched,
     clock: Clock | None = None,
     tls: Tls | None = None,
+    credentials_file: str | None = None,
 ) -> LagOverTime:
     """Sample the lag of a group `count` times, and sum it up.
 
@@ -79,7 +80,8 @@ def lag_over_time(
         raise ConfigError("sample at least once, and let some time pass between samples")
     the_clock = SystemClock() if clock is None else clock
     found: list[Sample] = []
-    with Admin(namesrv, tls=Servers.of(namesrv, tls).context()) as admin:
+    servers = Servers.of(namesrv, tls, credentials_file)
+    with Admin(namesrv, tls=servers.context(), credentials=servers.credentials()) as admin:
         admin.groups.configs(group)  # says who does not know it
         for number in range(count):
             at_ms = the_clock.now_ms()

@@ -62,6 +62,7 @@ def orders(
     every_s: float | None = None,
     watch: Watch = unwatched,
     tls: Tls | None = None,
+    credentials_file: str | None = None,
 ) -> Processed:
     """Take the steps of orders to rows below `path`, and to the topic `results` if one is given.
 
@@ -69,7 +70,7 @@ def orders(
     its account waits meanwhile. `every_s` goes on for ever, with a batch every so many seconds. It
     may be killed at any time: started again with the same `path` it goes on, each effect once.
     """
-    where, servers = path.rstrip("/"), Servers.of(namesrv, tls)
+    where, servers = path.rstrip("/"), Servers.of(namesrv, tls, credentials_file)
     stream = (
         spark.readStream.format("inorder")
         .options(
@@ -82,7 +83,7 @@ def orders(
     rows = process_in_order(
         stream, handle, schema=COLUMNS, state=f"{where}/_state", state_type=Account,
         namesrv=namesrv, group=group, on_failure=DeadLetter(attempts=attempts), pause=0.2,
-        patience=patience_s, tls=tls,
+        patience=patience_s, tls=tls, credentials_file=credentials_file,
     )  # fmt: skip
     writer = (
         rows.writeStream.foreachBatch(Writing(where, servers, results))

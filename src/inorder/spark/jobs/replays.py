@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from inorder.errors import ConfigError, StoreError
-from inorder.spark.cluster import Servers, Tls, chosen_servers, read_tls
+from inorder.spark.cluster import NOBODY, Login, Servers, Tls, chosen_servers, read_tls
 from inorder.spark.jobs.files import Folder
 from inorder.spark.jobs.progress import Watch, follow, unwatched
 from inorder.spark.jobs.rules import ArchiveFile, ends, sift, starts, within
@@ -80,6 +80,7 @@ class ReplayOptions:
     partitions_max: int = 2
     batch: int = BATCH_MESSAGES
     tls: Tls | None = None
+    login: Login = NOBODY
 
 
 def replay(
@@ -96,6 +97,7 @@ def replay(
     checkpoint: str | None = None,
     watch: Watch = unwatched,
     tls: Tls | None = None,
+    credentials_file: str | None = None,
 ) -> Replayed:
     """Send the messages of an archive to a topic, those of a key in their order.
 
@@ -108,7 +110,7 @@ def replay(
     options = _options(
         files, path=path, namesrv=chosen_servers(namesrv), topic=topic, source=source,
         replay_id=replay_id, delivery=delivery, messages_per_s=messages_per_s, batch=batch,
-        partitions_max=spark_parallelism(spark), tls=tls,
+        partitions_max=spark_parallelism(spark), tls=tls, login=Login.of(credentials_file),
     )  # fmt: skip
     files = [file for file in files if file.queue.topic == options.source]
     spark.dataSource.register(ReplaySource)
@@ -135,8 +137,9 @@ def spark_parallelism(spark: SparkSession) -> int:
 
 
 def _words(options: ReplayOptions) -> dict[str, Any]:
-    words = {name: getattr(options, name) for name in ReplayOptions.__slots__ if name != "tls"}
-    return {**words, **Servers(options.namesrv, options.tls).options()}
+    own = [name for name in ReplayOptions.__slots__ if name not in {"tls", "login"}]
+    words = {name: getattr(options, name) for name in own}
+    return {**words, **Servers(options.namesrv, options.tls, options.login).options()}
 
 
 def _options(files: list[ArchiveFile], **given: Any) -> ReplayOptions:
@@ -180,7 +183,7 @@ class ReplaySource(DataSource):
                 source=given["source"], replay_id=given["replay_id"], delivery=given["delivery"],
                 messages_per_s=None if rate is None else float(rate),
                 partitions_max=int(given["partitions_max"]), batch=int(given["batch"]),
-                tls=read_tls(given),
+                tls=read_tls(given), login=Login.of(given.get("credentials_file")),
             )
         )  # fmt: skip
 
@@ -305,6 +308,7 @@ def send_range(options: ReplayOptions, span: Range, pace: Pace) -> int:
         options.replay_id,
         tuple(_RENAMED),
         options.tls,
+        options.login,
     )
     send_rows(sink, batches())
     return count[0]

@@ -91,7 +91,8 @@ def _send(
 ) -> None:
     from inorder.sync.producer import Producer
 
-    with Producer(servers.namesrv, id=name, tls=servers.context()) as producer:
+    tls, credentials = servers.context(), servers.credentials()
+    with Producer(servers.namesrv, id=name, tls=tls, credentials=credentials) as producer:
         for at in range(0, len(numbered), AT_ONCE):
             some = sorted(numbered[at : at + AT_ONCE], key=lambda one: (one[1], one[2]))
             for broker, members in groupby(some, key=lambda one: one[1]):
@@ -110,5 +111,6 @@ def _make_topic(servers: Servers, group: str) -> None:
     try:
         Cluster(servers, group=group).queues(dead_letter_topic(group))
     except TopicNotRouted:
-        with Admin(servers.namesrv, tls=servers.context()) as admin:
+        tls, credentials = servers.context(), servers.credentials()
+        with Admin(servers.namesrv, tls=tls, credentials=credentials) as admin:
             admin.topics.create(dead_letter_topic(group), queues=1)

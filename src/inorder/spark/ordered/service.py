@@ -298,6 +298,7 @@ def process_in_order(
     timers: bool = False,
     buckets: int = BUCKETS,
     tls: Tls | None = None,
+    credentials_file: str | None = None,
 ) -> DataFrame:
     """Give each key's messages to a handler, in order, with the key's state; return its rows.
 
@@ -306,7 +307,7 @@ def process_in_order(
     Any other exception is a failed attempt, treated by `on_failure`: `Block()`, `Block(attempts=n)`
     or `DeadLetter(attempts=n)`; dead letters go to `%DLQ%<group>`. `Park(attempts=n)` parks the key
     in `%PARK%<group>`, as with a consumer, until it is redriven. `namesrv` is where the
-    stream comes from, `tls` how it is spoken to.
+    stream comes from, `tls` how it is spoken to, `credentials_file` who signs.
 
     The rows have the columns of `schema`; `source_topic`, `source_broker`, `source_queue` and
     `source_offset`, where the message was; and `producer` and `sequence`, by which the sink stores
@@ -318,7 +319,8 @@ def process_in_order(
     then span queues, and are tried again on time, at the cost of a shuffle.
     """
     plan = _plan(
-        stream, handler, schema, state, state_type, Servers.of(namesrv, tls), group,
+        stream, handler, schema, state, state_type,
+        Servers.of(namesrv, tls, credentials_file), group,
         on_failure or Block(), pause, patience, held_max, holes, timers,
     )  # fmt: skip
     if timers:

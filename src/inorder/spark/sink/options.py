@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from inorder.errors import ConfigError
-from inorder.spark.cluster import NAMES, Servers, Tls, chosen_servers, read_tls, tls_name
+from inorder.spark.cluster import (
+    NAMES,
+    NOBODY,
+    Login,
+    Servers,
+    Tls,
+    chosen_servers,
+    common_name,
+    read_tls,
+)
 
 if TYPE_CHECKING:
     pass
@@ -34,18 +43,19 @@ class SinkOptions:
     sink_id: str
     columns: tuple[str, ...]
     tls: Tls | None = None
+    login: Login = NOBODY
 
     @property
     def servers(self) -> Servers:
         """Return the servers to write to."""
-        return Servers(self.namesrv, self.tls)
+        return Servers(self.namesrv, self.tls, self.login)
 
 
 def parse(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
     """Read the options of `write` or `writeStream`, and check the columns."""
     given: dict[str, str] = {}
     for name, value in options.items():
-        wanted = _KNOWN.get(name.lower(), tls_name(name))
+        wanted = _KNOWN.get(name.lower(), common_name(name))
         if wanted is None:
             raise ConfigError(
                 f"the sink has no option {name!r}; it has namesrv, topic, delivery, sinkId, "
@@ -71,6 +81,7 @@ def parse(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
         given.get("sinkId", ""),
         tuple(columns),
         read_tls(given),
+        Login.of(given.get("credentials_file")),
     )
 
 

@@ -334,8 +334,7 @@ class Sender:
         address = self._cluster.master_of(queue)
         found = self._connections.get(address)
         if found is None:
-            tls = self._cluster.servers.context()
-            found = self._connections[address] = BlockingConnection(address, tls=tls)
+            found = self._connections[address] = self._cluster.servers.connect(address)
         return found
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from inorder.model import Message, TopicQueue
+    from inorder.sync.producer import Producer
 SOURCE: Final = "inorder_source"
 """Property of a result: `topic|broker|queue|offset` of the message that it was made of."""
 
@@ -116,20 +117,16 @@ def send_rows(options: SinkOptions, batches: Iterator[Any]) -> WriterCommitMessa
 
 def _send_packed(options: SinkOptions, batches: Iterator[Any]) -> None:
     from inorder.spark.sink.sender import send_packed
-    from inorder.sync.producer import Producer
 
     exact = options.delivery == EXACTLY_ONCE
     for name, topic, rows, numbers in send_packed(options, batches):
-        tls, id_ = options.servers.context(), name if exact else None
-        with Producer(options.namesrv, id=id_, tls=tls) as producer:  # it creates the topic
+        with _producer(options, name if exact else None) as producer:  # it creates the topic
             members = list(zip(rows.to_pylist(), numbers.tolist(), strict=True))
             _send_to(producer, options, topic, members, exact=exact)
 
 
 def _send_one_by_one(options: SinkOptions, batches: Iterator[Any]) -> None:
     """Send rows that cannot be packed: those with a delay."""
-    from inorder.sync.producer import Producer
-
     exact = options.delivery == EXACTLY_ONCE
     numbers = Numbers(options.sink_id)
     producers: dict[str, Producer] = {}
@@ -140,14 +137,21 @@ def _send_one_by_one(options: SinkOptions, batches: Iterator[Any]) -> None:
                 for name, chosen in _by_producer(rows[start : start + BATCH_ROWS], numbers, exact):
                     producer = producers.get(name)
                     if producer is None:
-                        producer = producers[name] = Producer(
-                            options.namesrv, id=name if exact else None,
-                            tls=options.servers.context(),
-                        )  # fmt: skip
+                        producer = _producer(options, name if exact else None)
+                        producers[name] = producer
                     _send(producer, options, chosen, exact)
     finally:
         for producer in producers.values():
             producer.close()
+
+
+def _producer(options: SinkOptions, name: str | None) -> Producer:
+    from inorder.sync.producer import Producer
+
+    servers = options.servers
+    return Producer(
+        servers.namesrv, id=name, tls=servers.context(), credentials=servers.credentials()
+    )
 
 
 class Numbers:

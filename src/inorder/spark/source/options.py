@@ -19,7 +19,16 @@ import pyarrow as pa
 
 from inorder.client.consume.rules.pulls import subscription_of
 from inorder.errors import ConfigError, SubscriptionParseFailed, UsageError
-from inorder.spark.cluster import NAMES, Servers, Tls, chosen_servers, read_tls, tls_name
+from inorder.spark.cluster import (
+    NAMES,
+    NOBODY,
+    Login,
+    Servers,
+    Tls,
+    chosen_servers,
+    common_name,
+    read_tls,
+)
 from inorder.spark.source.rules import Places, from_json
 
 FIELDS: Final[tuple[tuple[str, str, pa.DataType], ...]] = (
@@ -117,6 +126,7 @@ class SourceOptions:
     pushdown: bool = False
     check_crc: bool = True
     tls: Tls | None = None
+    login: Login = NOBODY
 
     @property
     def filtered(self) -> bool:
@@ -126,7 +136,7 @@ class SourceOptions:
     @property
     def servers(self) -> Servers:
         """Return the servers to read from."""
-        return Servers(self.namesrv, self.tls)
+        return Servers(self.namesrv, self.tls, self.login)
 
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
@@ -134,7 +144,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     given: dict[str, str] = {}
     for name, value in options.items():
         lower = name.lower()
-        wanted = _KNOWN.get(_ALIASES.get(lower, lower).lower()) or tls_name(name)
+        wanted = _KNOWN.get(_ALIASES.get(lower, lower).lower()) or common_name(name)
         if wanted is None:
             names = {**_KNOWN, **{name: name for name in NAMES}}
             near = difflib.get_close_matches(lower, list(names), 1)
@@ -171,6 +181,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         pushdown=_boolean(given, "pushdown", False),
         check_crc=_boolean(given, "checkCrc", True),
         tls=read_tls(given),
+        login=Login.of(given.get("credentials_file")),
     )
 
 

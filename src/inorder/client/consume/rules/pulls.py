@@ -37,6 +37,8 @@ PLENTY_MS: Final = 5
 """The pause between pulls of a queue that has plenty of messages waiting here."""
 PAUSED_MS: Final = 1000
 EXCEPTION_MS: Final = 1000  # 4.x: 3000
+DENIED_RETRY_MS: Final = 10_000
+"""The pause after a refusal by access control: it lasts until somebody changes a right."""
 PULL_COUNT_MIN: Final = 32
 """RocketMQ's messages of one pull; its brokers give no more."""
 PULL_BYTES: Final = 256 * 1024
@@ -172,8 +174,15 @@ def turn_in_ms(index: int, now_ms: int) -> int:
     return 1 + (3 * index - now_ms - 1) % PLENTY_MS
 
 
-def after_failed_pull(*, flow_control: bool, error_delay_ms: int = EXCEPTION_MS) -> PullLater:
-    """Return when to pull again after an error; `flow_control`: the broker asked for a pause."""
+def after_failed_pull(
+    *, flow_control: bool, denied: bool = False, error_delay_ms: int = EXCEPTION_MS
+) -> PullLater:
+    """Return when to pull again after an error; `flow_control`: the broker asked for a pause.
+
+    `denied` by access control: somebody must change a right first.
+    """
+    if denied:
+        return PullLater(DENIED_RETRY_MS, "access is denied")
     if flow_control:
         return PullLater(BROKER_FLOW_CONTROL_MS, "the broker controls the flow")
     return PullLater(error_delay_ms, "the pull failed")

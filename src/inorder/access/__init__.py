@@ -1,0 +1,1 @@
+"""Who may do what: users, policies, one table of request codes, and the guard of a server."""
