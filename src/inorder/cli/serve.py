@@ -26,7 +26,7 @@ from inorder.settings import catalog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from inorder.cli.running import Listener
+    from inorder.cli.running import Listener, Ready, Startable
     from inorder.clock import Clock
     from inorder.disk import Files
     from inorder.settings import Loaded
@@ -68,6 +68,16 @@ def up(
         ),
     ] = None,
     data: DataOption = None,
+    console: Annotated[
+        bool, typer.Option("--console", help="Also a web console, in a process of its own.")
+    ] = False,
+    console_host: Annotated[
+        str | None,
+        typer.Option("--console-host", help="Address of the console.  [default: 127.0.0.1]"),
+    ] = None,
+    console_port: Annotated[
+        int | None, typer.Option("--console-port", help="Its port; 0 = any.  [default: 8089]")
+    ] = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
@@ -112,6 +122,7 @@ def up(
     _warn(broker, namesrv)
     _check_left_out(broker.config, brokers)
     broker_config = _advertised(broker.config)
+    words = _console_words(console_host, console_port, log_level) if console else None
     if brokers is not None and brokers > 1:
         _serve_many(
             namesrv_config,
@@ -121,15 +132,15 @@ def up(
             sets=sets,
             log_level=log_level,
             output=output,
+            console=words,
         )
         return
 
-    from inorder.cli.running import serve
     from inorder.embedded import Embedded
 
     pair = Embedded(namesrv_config, broker_config)
     with keeping_data(broker.config.data):
-        serve(
+        _serve_all(
             pair,
             lambda: {
                 "namesrv": pair.namesrv_address,
@@ -137,7 +148,43 @@ def up(
                 "data": broker.config.data,
             },
             output,
+            namesrv=lambda: pair.namesrv_address,
+            console=words,
         )
+
+
+def _console_words(host: str | None, port: int | None, log_level: LogLevel) -> list[str]:
+    words = ["--log-level", str(log_level)]
+    words += ["--host", host] if host is not None else []
+    return [*words, "--port", str(port)] if port is not None else words
+
+
+def _serve_all(
+    servers: Startable,
+    describe: Callable[[], Ready],
+    output: Output,
+    *,
+    namesrv: Callable[[], str],
+    console: list[str] | None,
+    kill: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until a signal comes; with the words of a console, also that."""
+    from inorder.cli.running import serve
+
+    if console is None:
+        serve(servers, describe, output, kill=kill)
+        return
+
+    from inorder.cli.console import WithConsole
+    from inorder.embedded import reached_at
+
+    whole = WithConsole(servers, lambda: reached_at(namesrv()), console)
+
+    def kill_all() -> None:
+        whole.process.kill()
+        kill()
+
+    serve(whole, lambda: {**describe(), "console": whole.process.url}, output, kill=kill_all)
 
 
 @says_errors
@@ -246,9 +293,9 @@ def _serve_many(
     sets: dict[str, Raw],
     log_level: LogLevel,
     output: Output,
+    console: list[str] | None,
 ) -> None:
     """Run a name server and several broker processes until a signal comes."""
-    from inorder.cli.running import serve
     from inorder.cli.supervising import Brokers
     from inorder.clock import SystemClock
     from inorder.disk import OsFiles
@@ -277,7 +324,7 @@ def _serve_many(
         stop_ms=broker_config.shutdown_timeout_ms,
     )
     with keeping_data(broker_config.data):
-        serve(
+        _serve_all(
             several,
             lambda: {
                 "namesrv": several.namesrv_address,
@@ -285,6 +332,8 @@ def _serve_many(
                 "data": broker_config.data,
             },
             output,
+            namesrv=lambda: several.namesrv_address,
+            console=console,
             kill=several.kill,
         )
 
