@@ -181,8 +181,8 @@ class Actions:
                 tag=ask.sent("tag").strip() or None,
             )  # fmt: skip
         place = f"{receipt.queue.broker}/{receipt.queue.index}"
-        self._done(visitor, f"send to {topic}", "",
-                   f"message {receipt.message_id} is stored at {place} @ {receipt.offset}")  # fmt: skip
+        outcome = f"message {receipt.message_id} is stored at {place} @ {receipt.offset}"
+        self._done(visitor, f"send to {topic}", "", outcome)
         return path("message", topic=topic, queue=place, offset=receipt.offset)
 
     async def _audit(self, ask: Ask, visitor: Visitor) -> Answer:

@@ -171,7 +171,7 @@ class Console:
         return web.page(self._frame(page, visitor, target), page.status)
 
     async def _page(self, ask: Ask, visitor: Visitor) -> Page:
-        """Return the page of a path, or the one that says why there is none. Raises AccessDenied."""
+        """Return the page of a path, or one that says why there is none. Raises AccessDenied."""
         make = self._pages.get(ask.parts[0] if ask.parts else "")
         if make is None:
             return error_page("Not found", "There is no such page.", 404, link("Overview", "/"))
@@ -210,8 +210,8 @@ class Console:
         near = difflib.get_close_matches(name, known, n=1)
         if not near:
             return None
-        return el("span", "Did you mean ",
-                  link(near[0], path("groups" if is_group else "topics", near[0])), "?")  # fmt: skip
+        to = path("groups" if is_group else "topics", near[0])
+        return el("span", "Did you mean ", link(near[0], to), "?")
 
     async def _post(self, request: Request) -> Response:
         headers = request.headers
@@ -548,18 +548,23 @@ class Console:
             Finding(Level.OK, f"group {one}", path("groups", one))
             for one in visitor.watch.snapshot.group_names if word.casefold() in one.casefold()
         ][:20]  # fmt: skip
+        parked = {
+            (one.group, one.topic, one.key)
+            for one in visitor.watch.snapshot.parked or ()
+            if word in one.key
+        }
         found += [
-            Finding(Level.WARN, f"parked key {one.key} of {one.group}",
-                    path("keys", topic=one.topic, key=one.key, group=one.group))
-            for one in visitor.watch.snapshot.parked or () if word in one.key
-        ][:20]  # fmt: skip
+            Finding(Level.WARN, f"parked key {key} of {group}",
+                    path("keys", topic=topic, key=key, group=group))
+            for group, topic, key in sorted(parked)[:20]
+        ]  # fmt: skip
         scope = [
             el("p", "As a key or a message id it can be looked for in a topic:"),
             el("ul", [
                 el("li", one, ": ", link("key", path("keys", topic=one, key=word)), " · ",
                    link("id", path("messages", topic=one, id=word)))
                 for one in names[:50]
-            ], class_="plain"),
+            ], class_="list"),
         ] if word and names else []  # fmt: skip
         return cluster.find(word, found if word else [], scope)
 

@@ -25,6 +25,9 @@ PAGE_ROWS_MAX: Final = 200
 WAITS_MS: Final = 60_000
 """A group whose oldest message waits longer needs somebody."""
 DISK_RATIO: Final = 0.75
+PACE_MIN: Final = 3
+PACE_SHARE: Final = 0.02
+"""A lag that changes by less neither grows nor shrinks."""
 HISTORY_POINTS: Final = 300
 SEGMENTS_MAX: Final = 64
 QUEUES_WATCHED_MAX: Final = 5_000
@@ -232,17 +235,22 @@ class GroupRow:
     error: str = ""
 
 
-def clear_in(points: Sequence[tuple[int, int]]) -> str:
-    """Return how long the work of a group lasts, from samples (time, lag): `never` if it grows."""
+def clear_in(points: Sequence[tuple[int, int]], members: int) -> str:
+    """Return how long the work of a group lasts, from samples (time, lag).
+
+    `never` if it grows, or nobody works; `keeps pace` if it neither grows nor shrinks much.
+    """
     if not points or points[-1][1] == 0:
         return "–"
+    if not members:
+        return "never"
     if len(points) < 2 or points[-1][0] - points[0][0] < 2_000:
         return "not known yet"
     (begin_ms, before), (end_ms, after) = points[0], points[-1]
     done = before - after
-    if done <= 0:
-        return "never" if done < 0 else "not at this pace"
-    return age(after * (end_ms - begin_ms) / done)
+    if abs(done) <= max(PACE_MIN, before * PACE_SHARE):
+        return "keeps pace"
+    return "never" if done < 0 else age(after * (end_ms - begin_ms) / done)
 
 
 def attention(
@@ -320,7 +328,8 @@ def why(group: str, facts: Facts) -> list[Finding]:
 
 def _members(facts: Facts) -> Finding:
     if facts.members:
-        return Finding(Level.OK, f"{facts.members} members are connected")
+        count = "1 member is" if facts.members == 1 else f"{facts.members} members are"
+        return Finding(Level.OK, f"{count} connected")
     if any(one.lag for one in facts.queues):
         return Finding(Level.BAD, "nobody consumes: no member of the group is connected")
     return Finding(Level.WARN, "no member of the group is connected; there is nothing to do either")

@@ -328,14 +328,8 @@ def _moves(evidence: Evidence, line: _Timeline) -> None:
     for before, after in pairwise(versions):
         old, new = (TopicQueue(evidence.topic, *one.map.queue(evidence.key))
                     for one in (before, after))  # fmt: skip
-        noted = [
-            one.at_ms
-            for one in evidence.parked
-            if isinstance(one.event, parking.Moved | parking.Installed)
-            if one.event.version == after.number
-        ]
         later = [
-            one.stored_at_ms
+            _first_ms(evidence, one)
             for one in evidence.messages
             if version_of(one, versions) >= after.number
         ]
@@ -351,15 +345,19 @@ def _moves(evidence: Evidence, line: _Timeline) -> None:
             else f"the key moves {_short(old)} → {_short(new)}"
         )
         text = f"{counts}: {goes} at version {after.number}"
-        if noted:
-            step = Step(Kind.MOVED, min(noted), text, Source.PARK, new, version=after.number)
-            line.add(step, min([*noted, *later]))
-            continue
-        when = "; its time is not kept, it lies between two messages"
-        step = Step(
-            Kind.MOVED, None, text + when, Source.MAP, new, derived=True, version=after.number
-        )
-        line.add(step, min(later) if later else max(earlier, default=0) + 0.5)
+        step = Step(Kind.MOVED, None, text, Source.MAP, new, derived=True, version=after.number)
+        # Brokers keep no time of a resize: it lies between two messages of the key.
+        line.add(step, min(later) - 0.5 if later else max(earlier, default=0) + 0.5)
+
+
+def _first_ms(evidence: Evidence, message: ReceivedMessage) -> int:
+    """Return the time of a message's first step."""
+    sends = [
+        one.at_ms
+        for one in evidence.traces.get(message.message_id, ())
+        if one.kind == "Pub" and one.success
+    ]
+    return min([message.stored_at_ms, *(sends or [message.born_at_ms])])
 
 
 def _parking(evidence: Evidence, line: _Timeline) -> None:
@@ -368,8 +366,6 @@ def _parking(evidence: Evidence, line: _Timeline) -> None:
     latest: dict[tuple[str, str], float] = defaultdict(float)
     for one in evidence.parked:
         kind, text, offset = _park_text(one.event)
-        if kind is None:
-            continue
         queue = TopicQueue(one.event.topic, one.broker, one.event.queue)
         place = (one.group, one.broker)
         message = stored.get((queue, offset)) if offset is not None else None
@@ -385,8 +381,8 @@ def _parking(evidence: Evidence, line: _Timeline) -> None:
         )  # fmt: skip
 
 
-def _park_text(event: parking.Event) -> tuple[Kind | None, str, int | None]:
-    """Return the kind, the text and the offset of an event; the move of a key has its own step."""
+def _park_text(event: parking.Event) -> tuple[Kind, str, int | None]:
+    """Return the kind, the text and the offset of an event."""
     match event:
         case parking.Parked():
             if event.error:
@@ -399,20 +395,28 @@ def _park_text(event: parking.Event) -> tuple[Kind | None, str, int | None]:
             return Kind.CANCELLED, "an operator took the redrive back", None
         case parking.Redriven():
             done = ", ".join(map(str, event.done)) or "none"
-            older = " of an older queue" if event.older else ""
+            if event.older:
+                where = f"{event.older.broker}/{event.older.queue_id}"
+                return Kind.REDRIVEN, f"its older list in {where} is redriven", None
             if event.error:
                 return Kind.FAILED, f"the redrive failed (handled: {done}): {event.error}", None
-            return Kind.REDRIVEN, f"handled in the redrive{older}: offsets {done}", None
+            return Kind.REDRIVEN, f"handled in the redrive: offsets {done}", None
         case parking.Dropped():
             by = f" by {event.by}" if event.by else ""
             what = ", ".join(map(str, event.offsets)) or "all"
             return Kind.DROPPED, f"thrown away{by} ({event.reason}): offsets {what}", None
         case parking.Unparked():
             return Kind.LIVE, "the list is empty: the key is handled as it comes", None
+        case parking.Moved(to=None):
+            return Kind.MOVED, "its parked list is back in this queue", None
+        case parking.Moved(to=to):
+            where = f"{to.broker}/{to.queue_id}" if to else ""
+            return Kind.MOVED, f"its parked list goes on in {where}: the key moved there", None
+        case parking.Installed(older=older):
+            where = f"{older.broker}/{older.queue_id}"
+            return Kind.MOVED, f"parked here too: its list in {where} comes first", None
         case parking.Forgotten():
             return Kind.FORGOTTEN, "the group's offset was reset", None
-        case _:
-            return None, "", None
 
 
 def _copy(copy: Copy, line: _Timeline) -> None:

@@ -97,7 +97,7 @@ def _groups(shot: Snapshot, history: History, now_ms: int) -> Html:
             number(row.lag),
             age(now_ms - row.oldest_ms) if row.oldest_ms else "–",
             sparkline(history.lags(row.name), f"lag of {row.name} over the last minutes"),
-            clear_in(history.lags(row.name)[-30:]),
+            clear_in(history.lags(row.name)[-30:], row.members),
             number(row.members),
         )
         for row in rows[:GROUPS_SHOWN]
@@ -253,8 +253,12 @@ def _job_state(job: Job) -> Html:
 
 def find(word: str, found: Sequence[Finding], scope: Node) -> Page:
     """Return what a search has found."""
-    body = findings(found) if found else el("p", f"Nothing is called {word!r}.", class_="empty")
-    return Page(f"Find {word}", [Section("found", join(body, scope))])
+    body = findings(found) if found else el("p", "No topic, group or parked key is called so.",
+                                            class_="empty")  # fmt: skip
+    sections = [Section("found", card("Names", body))]
+    if scope:
+        sections.append(Section("scope", card("Keys and messages", scope)))
+    return Page(f"Find {word}", sections)
 
 
 def group_table(
@@ -273,7 +277,7 @@ def group_table(
             short(", ".join(row.topics), 60),
             number(row.lag),
             age(now_ms - row.oldest_ms) if row.oldest_ms else "–",
-            clear_in(history.lags(name)[-30:]),
+            clear_in(history.lags(name)[-30:], row.members),
             number(row.members),
         )
 

@@ -267,7 +267,7 @@ def sparkline(points: Sequence[tuple[int, int]], label: str) -> Html:
     if len(points) < 2:
         return el("span", "–", class_="faint")
     begin, end = points[0][0], points[-1][0]
-    top = max(1, max(value for _, value in points))
+    top = max(4.0, 1.1 * max(value for _, value in points))
     spots = " ".join(
         f"{(at - begin) / max(1, end - begin) * 98 + 1:.1f},{22 - value / top * 20:.1f}"
         for at, value in points
@@ -366,7 +366,7 @@ def _header(viewer: Viewer, at: str) -> Html:
                 class_="find",
             ),
             el("span", el("span", "●", class_="dot", aria_hidden="true"),
-               el("span", "not live", id="freshness"), class_="fresh"),
+               el("span", "not live", id="freshness"), class_="fresh", hidden=True),
             el("button", "Theme", type="button", id="theme", class_="quiet"),
             el("div", who, class_="user"),
             class_="bar",

@@ -65,7 +65,7 @@ def group(page: GroupPage, rows: Rows[QueueLag], history: History, now_ms: int) 
     head = facts(
         ("To do", number(sum(one.lag for one in page.lags))),
         ("Oldest", age(now_ms - since) if since else "–"),
-        ("Clear in", clear_in(lags[-30:])),
+        ("Clear in", clear_in(lags[-30:], len(page.view.members))),
         ("Trend", sparkline(lags, f"lag of {name} over the last minutes")),
         ("Members", join(number(len(page.view.members)), " ",
                          sparkline(history.members(name), "members over the last minutes"))),
@@ -108,7 +108,7 @@ def _head(message: ReceivedMessage | None, group_name: str, now_ms: int) -> Html
     key = message.key
     story = link("its story", path("keys", topic=message.topic, key=key, group=group_name)) \
         if key else EMPTY  # fmt: skip
-    words = f" waits since {age(now_ms - message.stored_at_ms)}: " if key else " waits: "
+    words = f" has waited for {age(now_ms - message.stored_at_ms)}: "
     return el(
         "p", "The oldest unfinished: ",
         join(el("strong", "key ", short(key)), " on ") if key else None,
@@ -248,7 +248,7 @@ def offsets(
     ask = asking(
         choice("Topic", "topic", [(one, one) for one in topics], topic),
         field_of("To", "to", to, required=True,
-                 hint="beginning, end, or a time: 2026-11-16T11:00:00Z, or 10m for ten minutes ago"),
+                 hint="beginning, end, a time as 2026-11-16T11:00:00Z, or 10m: ten minutes ago"),
         action=path("groups", name, "offsets"), submit="Preview", label="Preview a reset",
     ) if topics else el("p", "The group has no offsets yet.", class_="empty")  # fmt: skip
     sections = [Section("ask", card("Reset to", ask))]
@@ -295,8 +295,10 @@ def _preview(
         field_of("Reason", "reason", required=True),
         submit="Reset", danger=True, label=f"Reset {name}",
     )  # fmt: skip
-    warning = el("p", "Effects repeat unless handlers compare message.fence. It is refused if an "
-                 "offset moved back or the target moved since this preview.", class_="faint")  # fmt: skip
+    warning = el(
+        "p", "Effects repeat unless handlers compare message.fence. It is refused if an offset "
+        "moved back or the target moved since this preview.", class_="faint",
+    )  # fmt: skip
     return card("Preview: nothing has changed", sums, shown, warning, do)
 
 

@@ -254,7 +254,7 @@ def story(
                 if told.cut else None,
                 line,
             ), live=True),
-            Section("unknown", card("What is not told", el("ul", unknown, class_="plain"))
+            Section("unknown", card("What is not told", el("ul", unknown, class_="list"))
                     if unknown else EMPTY),
             Section("ask", card("Another key", form)),
         ],

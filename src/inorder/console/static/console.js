@@ -66,6 +66,7 @@ function mark(text, state) {
 }
 function begin() {
   if (source || !document.querySelector("[data-live]")) return;
+  freshness.parentElement.hidden = false;
   source = new EventSource(`/live?at=${encodeURIComponent(location.pathname + location.search)}`);
   mark("connecting…", "");
   source.addEventListener("section", (event) => replace(JSON.parse(event.data)));
