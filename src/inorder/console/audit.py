@@ -101,6 +101,7 @@ class Audits:
             known = await self._stored(admin, job, process.stdin)
             if job.group:
                 await self._handled(admin, job, known, process.stdin)
+            process.stdin.close()
             output, errors = await process.communicate()
         finally:
             if process.returncode is None:

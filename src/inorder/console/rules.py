@@ -24,7 +24,7 @@ PAGE_ROWS: Final = 50
 PAGE_ROWS_MAX: Final = 200
 WAITS_MS: Final = 60_000
 """A group whose oldest message waits longer needs somebody."""
-DISK_RATIO: Final = 0.75
+DISK_RATIO: Final = 0.85
 PACE_MIN: Final = 3
 PACE_SHARE: Final = 0.02
 """A lag that changes by less neither grows nor shrinks."""

@@ -292,12 +292,12 @@ def _calls(
 ) -> None:
     """Add each call of a handler with a message; from the second on it is a retry."""
     attempts: dict[str, int] = defaultdict(int)
-    order_ms: float = message.stored_at_ms
+    orders: dict[str, int] = defaultdict(lambda: message.stored_at_ms)
     ends = {one.call_id: one for one in views if one.kind == "SubAfter"}
     for begun in sorted((one for one in views if one.kind == "SubBefore"), key=lambda v: v.at_ms):
         attempts[begun.group] += 1
         attempt = attempts[begun.group]
-        order_ms = max(order_ms, begun.at_ms)
+        order_ms = orders[begun.group] = max(orders[begun.group], begun.at_ms)
         kind = Kind.DELIVERED if attempt == 1 else Kind.RETRIED
         line.add(
             Step(
@@ -311,6 +311,7 @@ def _calls(
         if end is None:
             continue
         order_ms = max(order_ms, end.at_ms or begun.at_ms + end.spent_ms)
+        orders[begun.group] = order_ms
         text = f"after {end.spent_ms} ms, attempt {attempt}"
         line.add(
             Step(
