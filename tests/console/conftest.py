@@ -24,7 +24,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-dev-shm-usage", "--window-size=1280,900", "--force-color-profile=srgb",
 )  # fmt: skip
-START_S = 60
+PATH = "/usr/bin:/bin"
 
 
 @dataclass
@@ -51,7 +51,7 @@ def started(words: list[str], **more: Any) -> subprocess.Popen[str]:
     """Start a program of ours."""
     return subprocess.Popen(
         [sys.executable, "-P", *words], cwd=ROOT, text=True, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE, env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": PATH},
         **more,
     )  # fmt: skip
 
@@ -66,6 +66,8 @@ def ended(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 @pytest.fixture(scope="session")

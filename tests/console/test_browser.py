@@ -62,7 +62,8 @@ for (const one of ['header', 'nav', 'main'])
   if (!document.querySelector(one)) found.push('no landmark ' + one);
 const ids = [...document.querySelectorAll('[id]')].map((e) => e.id);
 for (const id of ids) if (ids.filter((one) => one === id).length > 1) found.push('id twice: ' + id);
-const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number); return [m[0], m[1], m[2], m[3] ?? 1]; };
+const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number);
+  return [m[0], m[1], m[2], m[3] ?? 1]; };
 const light = (c) => { const [r, g, b] = c.slice(0, 3).map((v) => { v /= 255;
   return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
   return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
@@ -72,7 +73,8 @@ const ground = (e) => { for (; e; e = e.parentElement) {
 const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (walk.nextNode()) {
   const e = walk.currentNode.parentElement;
-  if (!walk.currentNode.textContent.trim() || !shown(e) || e.closest('.hidden, svg, .skip')) continue;
+  if (!walk.currentNode.textContent.trim() || !shown(e)) continue;
+  if (e.closest('.hidden, svg, .skip')) continue;
   const style = getComputedStyle(e);
   const [a, b] = [light(parse(style.color)), light(ground(e))].sort((x, y) => y - x);
   const ratio = (a + 0.05) / (b + 0.05);
@@ -105,8 +107,8 @@ class Hand:
 
     def text(self, selector: str = "body") -> str:
         """Return the words of an element, read anew if it was replaced meanwhile."""
-        return str(self.browser.execute_script(
-            "return (document.querySelector(arguments[0]) || {}).innerText || ''", selector))  # fmt: skip
+        script = "return (document.querySelector(arguments[0]) || {}).innerText || ''"
+        return str(self.browser.execute_script(script, selector))
 
     def press(self, words: str, *, within: str = "body") -> None:
         """Press the button with these words."""
