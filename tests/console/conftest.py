@@ -86,7 +86,8 @@ def place(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     data = tmp_path_factory.mktemp("data")
     up = started(
         ["-m", "inorder.cli.main", "up", "--namesrv-port", "0", "--broker-port", "0",
-         "--data", str(data), "--set", "traceTopicEnable=true", "-o", "json",
+         "--data", str(data), "--set", "traceTopicEnable=true", "--set", "remote_config=true",
+         "-o", "json",
          "--log-level", "error"],
     )  # fmt: skip
     console = shop = None

@@ -95,24 +95,15 @@ def up(
     setup_logging(log_level)
     sets = parse_sets(set_)
     for_namesrv = {name: sets.pop(name) for name in list(sets) if name.startswith("nameserver.")}
+    own = {name.removeprefix("broker."): value for name, value in sets.items()}
+    own_names = {name.removeprefix("nameserver."): value for name, value in for_namesrv.items()}
     broker = read_settings(
-        BrokerConfig,
-        config,
-        _over(
-            {name.removeprefix("broker."): value for name, value in sets.items()},
-            host=host,
-            port=broker_port,
-            data=data,
-        ),
-    )
+        BrokerConfig, config, _over(own, host=host, port=broker_port, data=data)
+    )  # fmt: skip
     namesrv = read_settings(
         NameServerConfig,
         config if config is not None and config.suffix == ".toml" else None,
-        _over(
-            {name.removeprefix("nameserver."): value for name, value in for_namesrv.items()},
-            host=host,
-            port=namesrv_port,
-        ),
+        _over(own_names, host=host, port=namesrv_port),
     )
     namesrv_config = namesrv.config
     if namesrv.values["data"].origin == "default":
@@ -136,20 +127,30 @@ def up(
         )
         return
 
+    _serve_pair(namesrv_config, broker_config, output, words)
+
+
+def _serve_pair(
+    namesrv_config: NameServerConfig,
+    broker_config: BrokerConfig,
+    output: Output,
+    console: list[str] | None,
+) -> None:
+    """Run a name server and a broker in this process until a signal comes."""
     from inorder.embedded import Embedded
 
     pair = Embedded(namesrv_config, broker_config)
-    with keeping_data(broker.config.data):
+    with keeping_data(broker_config.data):
         _serve_all(
             pair,
             lambda: {
                 "namesrv": pair.namesrv_address,
                 "broker": pair.broker_address,
-                "data": broker.config.data,
+                "data": broker_config.data,
             },
             output,
             namesrv=lambda: pair.namesrv_address,
-            console=words,
+            console=console,
         )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from math import inf
 from typing import Final
 
 from inorder.broker.parking import records as parking
@@ -334,11 +335,6 @@ def _moves(evidence: Evidence, line: _Timeline) -> None:
             for one in evidence.messages
             if version_of(one, versions) >= after.number
         ]
-        earlier = [
-            one.stored_at_ms
-            for one in evidence.messages
-            if version_of(one, versions) < after.number
-        ]
         counts = f"resized {len(before.map.queues)} → {len(after.map.queues)} queues"
         goes = (
             f"the key stays in {_short(new)}"
@@ -347,8 +343,9 @@ def _moves(evidence: Evidence, line: _Timeline) -> None:
         )
         text = f"{counts}: {goes} at version {after.number}"
         step = Step(Kind.MOVED, None, text, Source.MAP, new, derived=True, version=after.number)
-        # Brokers keep no time of a resize: it lies between two messages of the key.
-        line.add(step, min(later) - 0.5 if later else max(earlier, default=0) + 0.5)
+        # Brokers keep no time of a resize: it lies in front of what was sent under the version,
+        # or, if that is nothing, behind all that is known.
+        line.add(step, min(later) - 0.5 if later else inf)
 
 
 def _first_ms(evidence: Evidence, message: ReceivedMessage) -> int:

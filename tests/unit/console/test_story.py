@@ -151,6 +151,15 @@ def test_a_resize_lies_between_the_messages_of_two_versions() -> None:
     assert [one.version for one in steps if one.kind is Kind.STORED] == [1, 1, 2]
 
 
+def test_a_resize_after_the_last_message_stands_behind_all_that_is_known() -> None:
+    """Nothing was sent under the new version: the move follows what was handled before."""
+    evidence = Evidence(
+        "orders", KEY, [message("A", 100, 0)], versions(), {"A": call("A", 900, ok=True)},
+        progress=[Progress("billing", Q1, 1)],
+    )  # fmt: skip
+    assert kinds(evidence) == ["sent", "stored", "delivered", "handled", "moved", "committed"]
+
+
 def test_a_resize_that_keeps_the_key_says_so() -> None:
     """A key that stays in its queue has a step too, without a move."""
     same = [Version(1, OLD, {Q1: 1}), Version(2, KeyMap.of(2, OLD.queues))]
