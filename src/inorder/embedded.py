@@ -22,6 +22,12 @@ Address = tuple[str, int]
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
 
 
+def reached_at(address: str) -> str:
+    """Return the address by which this machine reaches a server that listens at an address."""
+    host, _, port = address.rpartition(":")
+    return show_address(_WILDCARDS.get(host.strip("[]"), host.strip("[]")), int(port))
+
+
 class Embedded:
     """A name server and a broker that is registered with it."""
 

@@ -48,6 +48,7 @@ RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|o
 RANDOM_IN = {
     "access/storage.py": "nonces, sessions and secrets must not be predictable",
     "client/identity.py": "tells this process from all others; tests hand in an Identity",
+    "console/sessions.py": "tokens and cookies must not be predictable",
     "net/tls.py": "a private key must not be predictable",
     "spark/warm.py": "forked processes must not draw the same numbers",
 }
@@ -65,6 +66,7 @@ FILES_IN = {
     "net/tls.py": "the ssl module takes certificates from files only",
     "demo/playing.py": "a temporary directory for each part of the demo",
     "demo/spark.py": "the log of the driver, and the picture",
+    "console/app.py": "the style and the script of the pages, from the package",
     "cli/send.py": "messages to send come from files that a person names",
     "cli/failures.py": "output that nobody reads any more goes nowhere",
     "cli/target.py": "the profiles of a person, read before anything starts",
@@ -80,6 +82,7 @@ ENVIRONMENT_IN = {
     "accelerated.py": "the switch that leaves out the compiled module, before anything is imported",
     "cli/settings.py": "the reader of settings; everything else gets them as arguments",
     "cli/oncluster.py": "which cluster a person means when no option says it",
+    "cli/console.py": "the token of a console, and credentials that it must not use",
     "spark/cluster.py": "who the processes of Spark are that are given no credentials",
     "spark/sessions.py": "Spark and Java are configured by it",
     "spark/warm.py": "hands the environment of one process to another",

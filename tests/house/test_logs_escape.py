@@ -70,6 +70,7 @@ PRINTING_IN = {
     "cli/output.py": "the place itself: it escapes",
     "cli/tail.py": "--format with --raw: what the person asks for, as it is",
     "cli/running.py": "the line that says `ready`, of our own addresses",
+    "console/audit.py": "JSON for the console that started it",
     "demo/consumer.py": "JSON for the demo that started it",
     "demo/driver.py": "the same",
 }

@@ -17,6 +17,7 @@ from inorder.cli import (
     bench,
     check,
     cluster,
+    console,
     consume,
     doctor,
     group,
@@ -75,6 +76,7 @@ app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
 app.add_typer(parked.app, name="parked")
 app.command("redrive")(parked.redrive)
+app.command("console")(console.console)
 app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(check.check)

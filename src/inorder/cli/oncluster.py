@@ -19,7 +19,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import typer
@@ -86,7 +86,8 @@ class Cluster:
     """The cluster of a command, and the topic and group that the command was given."""
 
     def __init__(self, options: Mapping[str, Any], named: Mapping[str, str | None]) -> None:
-        self._level = LogLevel(options["log_level"] or LogLevel.CRITICAL)
+        self._options_level = options["log_level"]
+        self._level = LogLevel(self._options_level or LogLevel.CRITICAL)
         self._options = {name: options.get(name) for name in (*FIELDS, "profile")}
         self._named = named
 
@@ -105,6 +106,16 @@ class Cluster:
         factory = loop_factory() if fast else None
         with logging_to_stderr(self._level), asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(self._run(work))
+
+    def serve(self, work: Callable[[Target], Coroutine[Any, Any, None]]) -> None:
+        """Run a server of this cluster until it ends; without --log-level it logs what it does."""
+        import asyncio  # not needed to parse a command line
+
+        from inorder.cli.running import loop_factory
+
+        level = LogLevel(self._level if self._options_level else LogLevel.INFO)
+        with logging_to_stderr(level), asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(work(self.target()))
 
     def target(self) -> Target:
         """Return the cluster, with the origin of each value."""

@@ -27,7 +27,7 @@ from inorder.settings import catalog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from inorder.cli.running import Listener
+    from inorder.cli.running import Listener, Ready, Startable
     from inorder.clock import Clock
     from inorder.disk import Files
     from inorder.settings import Loaded
@@ -77,6 +77,16 @@ def up(
     ] = None,
     data: DataOption = None,
     insecure: InsecureOption = False,
+    console: Annotated[
+        bool, typer.Option("--console", help="Also a web console, in a process of its own.")
+    ] = False,
+    console_host: Annotated[
+        str | None,
+        typer.Option("--console-host", help="Address of the console.  [default: 127.0.0.1]"),
+    ] = None,
+    console_port: Annotated[
+        int | None, typer.Option("--console-port", help="Its port; 0 = any.  [default: 8089]")
+    ] = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
@@ -95,24 +105,15 @@ def up(
     setup_logging(log_level)
     sets = parse_sets(set_)
     for_namesrv = {name: sets.pop(name) for name in list(sets) if name.startswith("nameserver.")}
+    own = {name.removeprefix("broker."): value for name, value in sets.items()}
+    own_names = {name.removeprefix("nameserver."): value for name, value in for_namesrv.items()}
     broker = read_settings(
-        BrokerConfig,
-        config,
-        _over(
-            {name.removeprefix("broker."): value for name, value in sets.items()},
-            host=host,
-            port=broker_port,
-            data=data,
-        ),
-    )
+        BrokerConfig, config, _over(own, host=host, port=broker_port, data=data)
+    )  # fmt: skip
     namesrv = read_settings(
         NameServerConfig,
         config if config is not None and config.suffix == ".toml" else None,
-        _over(
-            {name.removeprefix("nameserver."): value for name, value in for_namesrv.items()},
-            host=host,
-            port=namesrv_port,
-        ),
+        _over(own_names, host=host, port=namesrv_port),
     )
     shape_logs(broker.config.log_format, broker.config.log_levels)
     namesrv_config = namesrv.config
@@ -126,27 +127,73 @@ def up(
     _warn(broker, namesrv)
     _check_left_out(broker.config, brokers)
     broker_config = _advertised(with_access)
+    words = _console_words(console_host, console_port, log_level) if console else None
     if brokers is not None and brokers > 1:
         _serve_many(
             namesrv_config, broker_config, count=brokers, file=config, sets=sets,
-            log_level=log_level, output=output,
+            log_level=log_level, output=output, console=words,
         )  # fmt: skip
         return
 
-    from inorder.cli.running import serve
+    _serve_pair(namesrv_config, broker_config, output, words)
+
+
+def _serve_pair(
+    namesrv_config: NameServerConfig,
+    broker_config: BrokerConfig,
+    output: Output,
+    console: list[str] | None,
+) -> None:
+    """Run a name server and a broker in this process until a signal comes."""
     from inorder.embedded import Embedded
 
     pair = Embedded(namesrv_config, broker_config)
-    with keeping_data(broker.config.data):
-        serve(
+    with keeping_data(broker_config.data):
+        _serve_all(
             pair,
             lambda: {
                 "namesrv": pair.namesrv_address,
                 "broker": pair.broker_address,
-                "data": broker.config.data,
+                "data": broker_config.data,
             },
             output,
+            namesrv=lambda: pair.namesrv_address,
+            console=console,
         )
+
+
+def _console_words(host: str | None, port: int | None, log_level: LogLevel) -> list[str]:
+    words = ["--log-level", str(log_level)]
+    words += ["--host", host] if host is not None else []
+    return [*words, "--port", str(port)] if port is not None else words
+
+
+def _serve_all(
+    servers: Startable,
+    describe: Callable[[], Ready],
+    output: Output,
+    *,
+    namesrv: Callable[[], str],
+    console: list[str] | None,
+    kill: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until a signal comes; with the words of a console, also that."""
+    from inorder.cli.running import serve
+
+    if console is None:
+        serve(servers, describe, output, kill=kill)
+        return
+
+    from inorder.cli.console import WithConsole
+    from inorder.embedded import reached_at
+
+    whole = WithConsole(servers, lambda: reached_at(namesrv()), console)
+
+    def kill_all() -> None:
+        whole.process.kill()
+        kill()
+
+    serve(whole, lambda: {**describe(), "console": whole.process.url}, output, kill=kill_all)
 
 
 @says_errors
@@ -263,9 +310,9 @@ def _serve_many(
     sets: dict[str, Raw],
     log_level: LogLevel,
     output: Output,
+    console: list[str] | None,
 ) -> None:
     """Run a name server and several broker processes until a signal comes."""
-    from inorder.cli.running import serve
     from inorder.cli.supervising import Brokers
     from inorder.clock import SystemClock
     from inorder.disk import OsFiles
@@ -294,7 +341,7 @@ def _serve_many(
         stop_ms=broker_config.shutdown_timeout_ms,
     )
     with keeping_data(broker_config.data):
-        serve(
+        _serve_all(
             several,
             lambda: {
                 "namesrv": several.namesrv_address,
@@ -302,6 +349,8 @@ def _serve_many(
                 "data": broker_config.data,
             },
             output,
+            namesrv=lambda: several.namesrv_address,
+            console=console,
             kill=several.kill,
         )
 

@@ -212,6 +212,15 @@ def read_event(record: Record) -> Event:
     return parked_event(record.properties, record.size, record.stored_at_ms)
 
 
+def read_note(body: bytes) -> Note | None:
+    """Decode the body of a note; None: it is none."""
+    try:
+        note: Note = _decode_note(body)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return note
+
+
 def parked_event(properties: bytes, size: int, stored_at_ms: int = 0) -> Parked:
     """Return the origin of a parked message from its properties. Raises RemoteProtocolError."""
     found = parse(properties)

@@ -142,6 +142,19 @@ def views_of(body: bytes, message_id: str) -> list[TraceView]:
     return found
 
 
+def calls_of(body: bytes) -> list[tuple[TraceView, str]]:
+    """Return the traces of handlers in the body of a trace message, each with its message's id."""
+    found = []
+    for text in body.decode("utf-8", "replace").split(END):
+        fields = text.split(FIELD)
+        with contextlib.suppress(IndexError, ValueError):  # written by another client, cut, or ours
+            id_ = fields[5 if fields[0] == "SubBefore" else 2]
+            view = _view_of(fields, id_) if fields[0] != "Pub" else None
+            if view is not None:
+                found.append((view, id_))
+    return found
+
+
 def _view_of(fields: Sequence[str], message_id: str) -> TraceView | None:
     kind = fields[0]
     if kind == "Pub" and fields[5] == message_id:
