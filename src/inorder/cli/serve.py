@@ -356,11 +356,11 @@ def _warn(*loaded: Loaded[Any]) -> None:
                 host,
             )
     for one in loaded:
-        host, port = (one.values[f"admin_{name}"].value for name in ("host", "port"))
-        if int(port) >= 0 and not _is_loopback(str(host)):
+        admin_host, port = str(one.values["admin_host"].value), one.values["admin_port"].value
+        if int(port) >= 0 and not _is_loopback(admin_host):
             log.warning(
                 "admin_host=%s is not loopback: whoever reaches port %s may read the names of "
-                "topics and groups; keep it on a network that you trust", host, port,
+                "topics and groups; keep it on a network that you trust", admin_host, port,
             )  # fmt: skip
 
 
