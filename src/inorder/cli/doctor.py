@@ -6,7 +6,6 @@ that one broker that is down hides nothing about the others.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -61,6 +60,8 @@ async def _examine(
     admin: Admin, namesrv: str, clock: Clock, files_here: int, *, quick: bool
 ) -> list[Finding]:
     """Ask the brokers, and judge what they say."""
+    import asyncio
+
     from inorder.wire.codes import RequestCode
 
     nodes = await admin.cluster.brokers()
@@ -84,6 +85,8 @@ async def _examine(
 
 
 async def _broker(admin: Admin, node: BrokerNode, clock: Clock) -> BrokerFacts:
+    import asyncio
+
     asked_ms = clock.now_ms()
     known = BrokerFacts(node.name, node.cluster, node.address)
     try:
