@@ -219,6 +219,7 @@ class Tracing:
             "before_handle": self._before,
             "after_handle": self._after,
             "after_park": self._parked,
+            "hooks_when": self._is_any_traced,
         }
 
     def _is_traced(self, message: ReceivedMessage) -> bool:
@@ -228,10 +229,11 @@ class Tracing:
         found = _context_of(message)
         return found is not None and found.trace_flags.sampled
 
+    def _is_any_traced(self, messages: Sequence[ReceivedMessage]) -> bool:
+        return any(map(self._is_traced, messages))
+
     def _before(self, call: HandleContext) -> None:
         traced = [one for one in call.messages if self._is_traced(one)]
-        if not traced:
-            return
         first = call.messages[0]
         attributes = self._of_receive(call.topic, "process", "process", call.group)
         attributes |= _of_queue(call.queue)

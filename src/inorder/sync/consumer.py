@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 from inorder.client.consume import consumer as twin
-from inorder.client.consume.hooks import Hook, ParkHook
+from inorder.client.consume.hooks import Hook, HooksWhen, ParkHook
 from inorder.client.consume.pullconsumer import Target
 from inorder.client.consume.registrations import Handler, Order
 from inorder.client.consume.rules.assignment import Allocation
@@ -79,7 +79,8 @@ class Consumer:
     With `message_model="broadcasting"` every consumer gets every message, and offsets are kept in a
     file on this machine. `allocation` must be the same for all members of a group. `instance` tells
     two consumers of one group in one process apart. `before_handle` and `after_handle` get a
-    HandleContext before and after every call of a handler, in its thread. `after_park` gets a
+    HandleContext before and after every call of a handler, in its thread; with `hooks_when` only if
+    it returns true for the messages of the call. `after_park` gets a
     ParkContext when the broker has parked messages; it runs on the client's own thread and must not
     block.
 
@@ -108,6 +109,7 @@ class Consumer:
         before_handle: Hook | None = None,
         after_handle: Hook | None = None,
         after_park: ParkHook | None = None,
+        hooks_when: HooksWhen | None = None,
         lease: Duration | None = None,
         grace: Duration | None = None,
         trace: bool = False,
@@ -128,6 +130,7 @@ class Consumer:
             before_handle=before_handle,
             after_handle=after_handle,
             after_park=after_park,
+            hooks_when=hooks_when,
             lease=lease,
             grace=grace,
             trace=trace,

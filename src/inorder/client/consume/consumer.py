@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Literal
 
 from inorder.client.access import Access
-from inorder.client.consume.hooks import Hook, Hooks, ParkHook
+from inorder.client.consume.hooks import Hook, Hooks, HooksWhen, ParkHook
 from inorder.client.consume.pullconsumer import ConsumeFrom, Target
 from inorder.client.consume.registrations import Handler, HandlerRegistration, Order, register
 from inorder.client.consume.rules import commits
@@ -87,7 +87,8 @@ class Consumer:
     With `message_model="broadcasting"` every consumer gets every message, and offsets are kept in a
     file on this machine. `allocation` must be the same for all members of a group. `instance` tells
     two consumers of one group in one process apart. `before_handle` and `after_handle` get a
-    HandleContext before and after every call of a handler, in its thread. `after_park` gets a
+    HandleContext before and after every call of a handler, in its thread; with `hooks_when` only if
+    it returns true for the messages of the call. `after_park` gets a
     ParkContext when the broker has parked messages; it runs on the event loop and must not block.
 
     `lease` is how long this consumer owns an ordered queue without a renewal (5 s), `grace` how
@@ -113,6 +114,7 @@ class Consumer:
         before_handle: Hook | None = None,
         after_handle: Hook | None = None,
         after_park: ParkHook | None = None,
+        hooks_when: HooksWhen | None = None,
         lease: Duration | None = None,
         grace: Duration | None = None,
         trace: bool = False,
@@ -146,7 +148,13 @@ class Consumer:
             before_handle = self._tracer.before_handle(before_handle)
             after_handle = self._tracer.after_handle(after_handle)
         self._hooks = Hooks(
-            before_handle, after_handle, group, timeout_ms, self._access.clock, after_park
+            before_handle,
+            after_handle,
+            group,
+            timeout_ms,
+            self._access.clock,
+            after_park,
+            hooks_when,
         )
         self._registrations: dict[str, HandlerRegistration] = {}
         self._threads: WorkersFactory | None = None  # the blocking twin sets it

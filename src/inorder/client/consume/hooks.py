@@ -51,6 +51,7 @@ class ParkContext:
 
 Hook = Callable[[HandleContext], None]
 ParkHook = Callable[[ParkContext], None]
+HooksWhen = Callable[[Batch], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Hooks:
     timeout_ms: int = 0
     clock: Clock = field(default_factory=SystemClock)
     park: ParkHook | None = None
+    when: HooksWhen | None = None
+    """For which calls `before` and `after` are called; None: for all."""
 
     def parked(self, context: ParkContext) -> None:
         """Call `after_park`, on the event loop."""
@@ -78,8 +81,12 @@ class Hooks:
         if self.before is None and self.after is None:
             return call
         kind = _Hooked(self, ordered=ordered, auto_commit=auto_commit)
+        when = self.when
 
         def hooked(batch: Batch) -> Any:
+            # hot: 0.1 µs if the hooks are not for this call.
+            if when is not None and not when(batch):
+                return call(batch)
             context, began_ms = kind.begin(batch)
             result, error = None, None
             try:
@@ -103,7 +110,12 @@ class Hooks:
             finally:
                 kind.end(context, began_ms, result, error)
 
-        return hooked_async if is_async else hooked
+        def hooked_later(batch: Batch) -> Any:
+            if when is not None and not when(batch):
+                return call(batch)
+            return hooked_async(batch)
+
+        return hooked_later if is_async else hooked
 
 
 class _Hooked:

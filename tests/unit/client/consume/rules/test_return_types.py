@@ -150,3 +150,21 @@ def test_a_hook_that_raises_is_logged_and_decides_nothing(
     said = [record.getMessage() for record in caplog.records]
     assert [text.split()[0] for text in said] == ["before_handle", "after_handle"]
     assert "group=billing topic=orders" in said[0]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_hooks_run_only_for_the_calls_that_they_are_for(wanted: bool, is_async: bool) -> None:
+    """The handler runs either way; the question gets the messages of the call."""
+    calls: list[str] = []
+    hooks = Hooks(
+        lambda _: calls.append("before"), lambda _: calls.append("after"), "billing", 1000,
+        FakeClock(), when=lambda batch: bool(batch) and wanted,
+    )  # fmt: skip
+
+    def handle(_batch: object) -> str:
+        calls.append("handle")
+        return "done"
+
+    assert play(hooks, handle, is_async=is_async) == "done"
+    assert calls == (["before", "handle", "after"] if wanted else ["handle"])
