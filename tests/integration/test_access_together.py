@@ -247,11 +247,12 @@ def test_a_user_has_his_own_limits_of_connections_and_requests() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_requests_of_a_user_wait_for_his_limit_on_all_connections() -> None:
     """What is beyond a second's worth waits; a heartbeat does not, and another user neither."""
 
     async def story() -> None:
-        async with guarded(net=NetConfig(requests_per_user_max=50)) as (broker, caller):
+        async with guarded(net=NetConfig(requests_per_user_max=20)) as (broker, caller):
             for user in ("alice", "bob"):
                 allow(broker, user, entry("Topic:A", "Pub"))
             callers = [await caller.open() for _ in range(2)]
@@ -267,7 +268,7 @@ def test_requests_of_a_user_wait_for_his_limit_on_all_connections() -> None:
             )
             assert beat.code == 0
             assert (await caller.ask("bob", SEND, send_of("A"), b"x")).code == 0
-            assert sum(not one.done() for one in waiting) > 20
+            assert not all(one.done() for one in waiting)
             assert {one.code for one in await asyncio.gather(*waiting)} == {0}
             for one in callers:
                 one.connection.close()
@@ -275,6 +276,7 @@ def test_requests_of_a_user_wait_for_his_limit_on_all_connections() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["broker", "name server"])
 def test_failed_logins_are_answered_late_and_correct_ones_at_once(server: str) -> None:
     """After ten failures the next answers take longer; the same user's right one does not."""
@@ -288,16 +290,14 @@ def test_failed_logins_are_answered_late_and_correct_ones_at_once(server: str) -
             root = User("root", ROOT[1].encode(), is_super=True)
             one.guard.accounts.put_user(root, by="test", peer="")
             wrong = {"secret": "not the secret of root"}
-            began = loop.time()
             for _ in range(FAILURES_FREE):
                 assert (await caller.ask("root", code, {"topic": "A"}, **wrong)).code == 16
-            quick = loop.time() - began
             other = await caller.open()
             began = loop.time()
-            for _ in range(3):
+            for _ in range(4):
                 assert (await caller.ask("root", code, {"topic": "A"}, **wrong)).code == 16
             late = loop.time() - began
-            assert late >= 0.1 + 0.2 + 0.4 > quick
+            assert late >= 0.1 + 0.2 + 0.4 + 0.8
             failing = asyncio.ensure_future(caller.ask("root", code, {"topic": "A"}, **wrong))
             await asyncio.sleep(0.01)
             assert (await other.ask("root", code, {"topic": "A"})).code != 16
