@@ -326,9 +326,11 @@ def test_parked_keys_are_redriven_and_dropped(tmp_path: Path) -> None:
         browser = await found.operator()
 
         async def parked() -> bool:
-            return "2 of 2 keys" in (await browser.get("/parked")).text
+            async with found.admin() as admin:
+                return sum(one.messages for one in await admin.parked.list("billing")) == 6
 
         await until(parked)
+        assert "2 of 2 keys" in (await browser.get("/parked")).text
         one, two = (f"billing\x1forders\x1f{key}".encode().hex() for key in ("order-1", "order-2"))
         csrf = (await browser.get("/parked")).csrf()
         dry = await browser.follow(

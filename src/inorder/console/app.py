@@ -306,6 +306,8 @@ class Console:
                     page = await self._page(ask, visitor)
                 except AccessDenied:
                     return
+                if not any(one.live for one in page.sections):
+                    return
                 for section in page.sections:
                     if section.live and sent.get(section.id) != section.html:
                         sent[section.id] = section.html

@@ -19,6 +19,7 @@ from inorder.client.admin import (
     ParkedKey,
     QueueLag,
     QueueLock,
+    QueueView,
     TopicResize,
     TopicView,
 )
@@ -44,7 +45,10 @@ from inorder.wire.names import DEAD_LETTER_PREFIX, PARK_PREFIX, RETRY_PREFIX
 from inorder.wire.requests.resizing import ResizeStatus, ResizeView
 
 AT_ONCE: Final = 8
+NEWEST_QUEUES: Final = 32
 SCAN_MESSAGES_MAX: Final = 200_000
+SCAN_FILTERED_MAX: Final = 2_000_000
+"""Messages that a broker looks at for a scan; without its filter each of them comes here."""
 SCAN_S: Final = 8.0
 FOUND_MAX: Final = 500
 BATCH: Final = 32
@@ -165,26 +169,33 @@ class Found:
 
 
 async def newest(admin: Admin, topic: str, count: int, queue: TopicQueue | None = None) -> Found:
-    """Return the newest messages of a topic or a queue, newest first."""
-    queues = [queue] if queue else subscribe_queues(await admin.cluster.route(topic), topic)
+    """Return the newest messages of a topic or a queue, newest first.
+
+    Of a topic with many queues, those are read that got a message last.
+    """
+    views = (await admin.topics.describe(topic)).queues
+    if queue is not None:
+        views = tuple(one for one in views if one.queue == queue)
+    chosen = sorted(views, key=lambda one: one.updated_at_ms, reverse=True)[:NEWEST_QUEUES]
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def tail(one: TopicQueue) -> list[ReceivedMessage]:
+    async def tail(one: QueueView) -> list[ReceivedMessage]:
         async with limit:
-            start, end = await bounds(admin, one)
-            at = max(start, end - count)
+            at = max(one.min_offset, one.max_offset - count)
             taken: list[ReceivedMessage] = []
-            while at < end:
-                batch = await admin.messages.read(one, at, count=min(BATCH, end - at))
+            while at < one.max_offset:
+                wanted = min(BATCH, one.max_offset - at)
+                batch = await admin.messages.read(one.queue, at, count=wanted)
                 taken += batch.messages
                 if batch.next_offset <= at:
                     break
                 at = batch.next_offset
             return taken
 
-    read = [one for each in await asyncio.gather(*map(tail, queues)) for one in each]
+    read = [one for each in await asyncio.gather(*map(tail, chosen)) for one in each]
     read.sort(key=lambda one: (one.stored_at_ms, one.queue, one.offset), reverse=True)
-    return Found(read[:count], len(read), how=f"the newest of {len(queues)} queues")
+    many = f"{len(chosen)} of {len(views)}" if len(chosen) < len(views) else str(len(views))
+    return Found(read[:count], len(read), how=f"the newest of {many} queues")
 
 
 async def from_offset(admin: Admin, queue: TopicQueue, offset: int, count: int) -> Found:
@@ -279,7 +290,7 @@ class Scan:
 
     def _over(self, queue: TopicQueue, at: int, end: int) -> bool:
         where = f"in queue {queue.broker}/{queue.index} at {at:,} of {end:,}"
-        if self.scanned >= SCAN_MESSAGES_MAX:
+        if self.scanned >= (SCAN_FILTERED_MAX if self.filtered else SCAN_MESSAGES_MAX):
             self.cut = f"ended {where} after {self.scanned:,} messages; narrow the time"
         elif self._clock.monotonic_ms() >= self._until_ms:
             self.cut = f"ended {where} after {SCAN_S:.0f} s; narrow the time"

@@ -33,6 +33,8 @@ from inorder.model import ReceivedMessage, TopicQueue
 
 BODY_BYTES_MAX: Final = 64 * 1024
 HEX_BYTES_MAX: Final = 4096
+LIVE_SCAN_MAX: Final = 20_000
+"""A story for which more messages are looked at is not told anew every two seconds."""
 BAD: Final = frozenset({Kind.FAILED, Kind.SEND_FAILED, Kind.DEAD, Kind.DROPPED})
 WARN: Final = frozenset(
     {Kind.PARKED, Kind.JOINED, Kind.RETRIED, Kind.RETURNED, Kind.MOVED, Kind.CANCELLED,
@@ -253,7 +255,7 @@ def story(
                 el("p", f"The scan is not complete: it {told.cut}.", class_="failure")
                 if told.cut else None,
                 line,
-            ), live=True),
+            ), live=told.scanned <= LIVE_SCAN_MAX),
             Section("unknown", card("What is not told", el("ul", unknown, class_="list"))
                     if unknown else EMPTY),
             Section("ask", card("Another key", form)),
