@@ -65,6 +65,8 @@ class Sendings:
 
     acknowledged: set[int] = field(default_factory=set)
     acknowledged_ms: dict[int, int] = field(default_factory=dict)
+    acknowledged_by: dict[int, str] = field(default_factory=dict)
+    """The address of the broker that did."""
     refused: set[int] = field(default_factory=set)
     recalled: set[int] = field(default_factory=set)
     perhaps_recalled: set[int] = field(default_factory=set)
@@ -83,6 +85,9 @@ class BrokerProcess:
         self.data, self._log = folder / "data", folder / "log"
         self._process: subprocess.Popen[str] | None = None
         self.address = ""
+        # An address of its own: while it is down, no other program's server may get its port.
+        draw = random.SystemRandom()
+        self._host = f"127.{draw.randrange(1, 255)}.{draw.randrange(256)}.{draw.randrange(1, 255)}"
 
     async def start(self) -> float:
         """Start it; return how many seconds that took."""
@@ -97,7 +102,17 @@ class BrokerProcess:
         return time.monotonic() - began
 
     def _launch(self) -> subprocess.Popen[str]:
-        words = ["broker", "--port", "0", "--data", str(self.data), "--log-level", "warning"]
+        words = [
+            "broker",
+            "--host",
+            self._host,
+            "--port",
+            "0",
+            "--data",
+            str(self.data),
+            "--log-level",
+            "warning",
+        ]
         with self._log.open("a") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "inorder.cli.main", *words],
@@ -186,9 +201,10 @@ class Sender:
             self._window.release()
             self._connection = None
             return
-        answer.add_done_callback(lambda done: self._sent(id_, done))
+        address = self._connection.address
+        answer.add_done_callback(lambda done: self._sent(id_, done, address))
 
-    def _sent(self, id_: int, answer: asyncio.Future[Command]) -> None:
+    def _sent(self, id_: int, answer: asyncio.Future[Command], address: str) -> None:
         log = self._log
         if answer.cancelled() or answer.exception() is not None:
             self._window.release()
@@ -196,6 +212,7 @@ class Sender:
         found = answer.result()
         (log.acknowledged if found.code == 0 else log.refused).add(id_)
         log.acknowledged_ms[id_] = self._clock.now_ms()
+        log.acknowledged_by[id_] = address
         connection = self._connection
         handle = found.fields.get("recallHandle")  # none if its time was over when it arrived
         if handle is None or id_ % RECALLED_EVERY or connection is None or connection.closed:
@@ -338,6 +355,8 @@ def judge(log: Sendings, found: Found) -> list[str]:
     early = [id_ for id_, came in found.came_ms.items() if came < found.due_ms.get(id_, 0)]
     ghosts = [id_ for id_ in log.refused if id_ in found.due_ms]
     back = [id_ for id_ in log.recalled if id_ in found.came_ms]
+    for id_ in lost[:5]:
+        print(f"lost {id_}: by {log.acknowledged_by.get(id_)} at {log.acknowledged_ms.get(id_)}")
     for name, ids in (
         ("lost", lost), ("twice", twice), ("early", early), ("refused", ghosts), ("recalled", back),
     ):  # fmt: skip
