@@ -6,7 +6,6 @@ closing its standard input, as it does with broker processes. What the console i
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -23,6 +22,7 @@ from inorder.logs import get_logger
 from inorder.wire.ids import show_address
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from inorder.cli.running import Startable
@@ -110,6 +110,8 @@ async def _serve(
     opens: bool, supervised: bool,
 ) -> None:  # fmt: skip
     """Serve until a signal comes, or if supervised until stdin closes."""
+    import asyncio  # not needed to parse a command line
+
     token = os.environ.pop(TOKEN, "")
     if token and len(token) < TOKEN_CHARS_MIN:
         raise UsageError(f"{TOKEN} has {len(token)} characters; give {TOKEN_CHARS_MIN} at least")
@@ -163,6 +165,8 @@ class ConsoleProcess:
 
     async def start(self, name_servers: str) -> None:
         """Start the process; return when it says that it is ready. Raises InorderError."""
+        import asyncio
+
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "inorder.cli.main", "console", "--supervised",
             "-o", "json", "--namesrv", name_servers, *self._words,
@@ -179,6 +183,8 @@ class ConsoleProcess:
 
     async def stop(self) -> None:
         """Stop the process, or kill it if it does not stop."""
+        import asyncio
+
         process = self._process
         if process is None:
             return
