@@ -323,13 +323,15 @@ def test_a_test_message_is_sent_and_a_setting_changed(hand: Hand) -> None:
     hand.press("Send")
     hand.sees("is stored at broker-a/")
     hand.sees("hello", "#body")
-    hand.open("/settings?word=fileReservedTime")
-    hand.fill("Setting", "fileReservedTime")
-    hand.fill("New value", "71")
-    hand.fill("Reason", "smaller disk")
+    hand.open("/settings?word=autoCreateTopicEnable")
+    hand.sees("true", "#broker")
+    hand.fill("Setting", "autoCreateTopicEnable")
+    hand.fill("New value", "false")
+    hand.fill("Reason", "topics are made on purpose")
     hand.press("Change the setting")
-    hand.sees("71", "#broker")
-    hand.sees("smaller disk", "#log")
+    hand.sees("autoCreateTopicEnable of broker broker-a is false now")
+    hand.sees("false", "#broker")
+    hand.sees("topics are made on purpose", "#log")
 
 
 def test_pages_live_without_being_read_again(hand: Hand) -> None:

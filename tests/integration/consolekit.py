@@ -157,7 +157,14 @@ async def site(tmp_path: Path, *, access: Any = None, looks: bool = True) -> Asy
     more = {} if access is None else {"access": access}
     pair = Embedded(
         NameServerConfig(port=0, data=str(tmp_path / "names"), **more),
-        BrokerConfig(port=0, data=str(tmp_path / "data"), store=SMALL, trace_topic=True, **more),
+        BrokerConfig(
+            port=0,
+            data=str(tmp_path / "data"),
+            store=SMALL,
+            trace_topic=True,
+            remote_config=True,
+            **more,
+        ),
         files=OsFiles(),
     )
     async with pair, console(pair.namesrv_address, looks=looks) as (address, sessions):

@@ -139,7 +139,8 @@ CHANGES: list[tuple[str, dict[str, str]]] = [
     ("/groups/billing/offsets", {"topic": "orders", "to": "beginning", "confirm": "billing",
                                  "reason": "r"}),
     ("/groups/billing/take", {"queue": "orders/broker-a/0", "reason": "r"}),
-    ("/settings", {"broker": "broker-a", "name": "fileReservedTime", "value": "1", "reason": "r"}),
+    ("/settings", {"broker": "broker-a", "name": "autoCreateTopicEnable", "value": "false",
+                   "reason": "r"}),
     ("/audit", {"topic": "orders"}),
     ("/links", {}),
 ]  # fmt: skip
@@ -152,7 +153,7 @@ async def state_of(found: Site) -> tuple[Any, ...]:
         view = await admin.topics.describe("orders")
         settings = await admin.cluster.settings("broker-a")
     offsets = [broker.offsets.query("billing", "orders", one) for one in (0, 1)]
-    return view.messages, len(view.queues), settings["fileReservedTime"], offsets
+    return view.messages, len(view.queues), settings["autoCreateTopicEnable"], offsets
 
 
 @pytest.mark.parametrize(
@@ -194,11 +195,12 @@ def test_the_same_changes_work_for_who_may(tmp_path: Path) -> None:
         await fill(found)
         browser = await found.operator()
         token = (await browser.get("/audit")).csrf()
-        for path, fields in CHANGES[:2]:
+        for path, fields in CHANGES:
             answer = await browser.post(path, {**fields, "csrf": token})
-            assert answer.status == 303
-        messages, queues, *_ = await state_of(found)
-        assert (messages, queues) == (13, 4)
+            assert answer.status == 303, path
+        messages, queues, setting, _ = await state_of(found)
+        assert (messages, queues, setting) == (13, 4, "false")
+        assert len(found.sessions.log) == 1 + len(CHANGES)
 
     play(tmp_path, story)
 

@@ -110,7 +110,7 @@ async def _serve(
     opens: bool, supervised: bool,
 ) -> None:  # fmt: skip
     """Serve until a signal comes, or if supervised until stdin closes."""
-    import asyncio
+    import asyncio  # not needed to parse a command line
 
     token = os.environ.pop(TOKEN, "")
     if token and len(token) < TOKEN_CHARS_MIN:

@@ -30,6 +30,9 @@ SLOW_S: Final = 30.0
 LOOKED_MS: Final = 15_000
 KEEPS_MS: Final = 600_000
 GROUPS_A_ROUND: Final = 20
+NAMES_ROUNDS: Final = 5
+FEW_NAMES: Final = 500
+"""Fewer groups are listed anew in every round, more in every fifth."""
 AGES_MAX: Final = 64
 """Queues of a group with work whose oldest message is read in one go."""
 ASK_S: Final = 5.0
@@ -103,6 +106,7 @@ class Watch:
         self._running = False
         self._looked_ms = 0
         self._next = 0
+        self._rounds = 0
         self._wake = asyncio.Event()
         self._first: asyncio.Future[None] | None = None
         self.snapshot = Snapshot()
@@ -164,6 +168,10 @@ class Watch:
             shot.error, shot.denied = str(error), True
         except (InorderError, OSError) as error:
             shot.error = str(error)
+        except Exception:
+            # The root of the poller: pages go on with what was seen, and say that it is old.
+            log.exception("a look at the cluster failed")
+            shot.error = "the console failed; its log says why"
         shot.at_ms = now_ms if not shot.error else shot.at_ms
 
     async def _see(self, shot: Snapshot, now_ms: int) -> None:
@@ -178,9 +186,11 @@ class Watch:
         if denied is not None and all(isinstance(one, AccessDenied) for one in answers.values()):
             raise denied
         await self._see_ours(shot, now_ms)
-        shot.group_names = await self._admin.groups.names()
-        known = set(shot.group_names)
-        shot.groups = {name: row for name, row in shot.groups.items() if name in known}
+        if self._rounds % NAMES_ROUNDS == 0 or len(shot.group_names) < FEW_NAMES:
+            shot.group_names = await self._admin.groups.names()
+            known = set(shot.group_names)
+            shot.groups = {name: row for name, row in shot.groups.items() if name in known}
+        self._rounds += 1
         names, count = shot.group_names, len(shot.group_names)
         chosen = [names[(self._next + at) % count] for at in range(min(GROUPS_A_ROUND, count))]
         self._next = (self._next + len(chosen)) % max(1, count)
