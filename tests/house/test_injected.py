@@ -17,7 +17,9 @@ THREAD_NAMES = re.compile(r"(\basyncio\.to_thread|\.run_in_executor)$")
 THREADS_IN = {
     "broker/offload.py",
     "sync/portal.py",
-    "sync/producer.py",  # callers that wait for room; what they and the loop both count
+    "sync/producer.py",
+    "sync/futures.py",  # callers that wait for an outcome
+    "sync/room.py",  # callers that wait for room; what they and the loop both count
     "sync/direct.py",  # the caller's own thread; a lock, so that there is one at a time
     "sync/workers.py",
 }
