@@ -32,10 +32,10 @@ class SystemClock:
     """The clock of the machine."""
 
     def __init__(self) -> None:
-        self._clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        self.clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        return time.clock_gettime_ns(self._clock_id) // 1_000_000
+        return time.clock_gettime_ns(self.clock_id) // 1_000_000

@@ -14,7 +14,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 5
+INTERFACE = 6
 """Goes up with every change of what this module offers; `inorder/accelerated.py` compares it."""
 
 cdef enum:
@@ -1382,6 +1382,564 @@ cdef class Messages:
         # A message cannot change and refers to nothing that refers to it: no collection visits it.
         PyObject_GC_UnTrack(<void*>message)
         return message
+
+
+# -- a producer's sends: client/send/queues.py, client/send/producer.py, sync/producer.py ----------
+
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeASCII
+from posix.time cimport CLOCK_REALTIME, clock_gettime, clockid_t, timespec
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    void* PyUnicode_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    unsigned long PyThread_get_thread_ident()
+    bint PyObject_GC_IsTracked(object it)
+    void PyObject_GC_Track(void* it)
+    void Py_XDECREF(PyObject* it)
+
+cdef enum:
+    SEND_TOPIC, SEND_KEY, SEND_PART, SEND_CHOICE, SEND_DEADLINE, SEND_WAITER, SEND_QUEUE
+    SEND_SENDER, SEND_BY_KEY, SEND_PLACED, SEND_SIZE, SEND_JOINS, SEND_PATIENT, SEND_STATE
+    SEND_SEQUENCE, SEND_LAST, SEND_TOGETHER, SEND_TRIES, SEND_WRITTEN, SEND_OVER
+    SEND_NAMED_SLOTS
+    SEND_SLOTS_MAX = 40
+
+cdef enum:
+    PART_BODY, PART_RAW, PART_IDS, PART_BORN, PART_TOGETHER, PART_FLAG, PART_SYS_FLAG
+    PART_NAMED_SLOTS
+
+cdef enum:
+    RECEIPT_ID, RECEIPT_QUEUE, RECEIPT_OFFSET, RECEIPT_STATUS, RECEIPT_HANDLE
+    RECEIPT_NAMED_SLOTS
+
+cdef enum:
+    FUTURE_STATE, FUTURE_RESULT, FUTURE_LOCK, FUTURE_TOPIC, FUTURE_KEY
+    FUTURE_NAMED_SLOTS
+
+cdef enum:
+    UNSENT = 0
+    IN_FLIGHT = 1
+    DONE = 3
+    KEY_MAX = 255
+    ID_MAX = 60
+    MARKS_MAX = 48  # what stands around the id and the key
+
+cdef int64_t forks = 0
+
+
+def forked():
+    """Note that this is a child of the process that made the makers: they make nothing here."""
+    global forks
+    forks += 1
+
+
+def track(it):
+    """Let the collector visit an object that the module has made."""
+    if not PyObject_GC_IsTracked(it):
+        PyObject_GC_Track(<void*>it)
+
+
+cdef class Slots:
+    """Where the slots of a Python class lie: those that the module uses, then all others."""
+
+    cdef object kind
+    cdef Py_ssize_t at[SEND_SLOTS_MAX]
+    cdef Py_ssize_t count
+
+    def __init__(self, type kind not None, tuple names not None, Py_ssize_t named):
+        from types import MemberDescriptorType
+
+        if not named <= len(names) <= SEND_SLOTS_MAX:
+            raise ValueError(f"{kind} has {len(names)} slots, not {named} or some more")
+        self.kind, self.count = kind, len(names)
+        for index, name in enumerate(names):
+            slot = getattr(kind, name)
+            if type(slot) is not MemberDescriptorType:
+                raise ValueError(f"{name} is no slot")
+            self.at[index] = (<PyMemberDescrObject*><PyObject*>slot).d_member.offset
+
+    cdef inline PyObject** slot(self, PyObject* it, Py_ssize_t index) noexcept:
+        return <PyObject**>(<char*>it + self.at[index])
+
+    cdef inline PyObject* get(self, PyObject* it, Py_ssize_t index) noexcept:
+        return self.slot(it, index)[0]
+
+    cdef inline void put(self, PyObject* it, Py_ssize_t index, object value) noexcept:
+        cdef PyObject** at = self.slot(it, index)
+        cdef PyObject* before = at[0]
+        Py_INCREF(value)
+        at[0] = <PyObject*>value
+        Py_XDECREF(before)
+
+    cdef object like(self, object pattern):
+        """Return a new object of the class whose slots have the same values."""
+        cdef object made = PyType_GenericAlloc(<PyTypeObject*><PyObject*>self.kind, 0)
+        self.fill(made, pattern)
+        return made
+
+    cdef void fill(self, object made, object pattern) noexcept:
+        cdef Py_ssize_t index
+        cdef PyObject* value
+        for index in range(self.count):
+            value = self.get(<PyObject*>pattern, index)
+            if value != NULL:
+                Py_INCREF(<object>value)
+                self.slot(<PyObject*>made, index)[0] = value
+        PyObject_GC_UnTrack(<void*>made)
+
+
+cdef class Sending:
+    """The sends of producers, many at a time.
+
+    Each method does for the plain ones at the front what the Python beside its call does for any,
+    and leaves the rest to that.
+    """
+
+    cdef Slots send, part, receipt, future
+    cdef object send_kind, part_kind, receipt_kind, future_kind, pending, finished
+    cdef object popleft
+
+    def __init__(self, send not None, part not None, receipt not None):
+        """Each is a class and the names of its slots."""
+        from collections import deque
+
+        self.send = Slots(*send, SEND_NAMED_SLOTS)
+        self.part = Slots(*part, PART_NAMED_SLOTS)
+        self.receipt = Slots(*receipt, RECEIPT_NAMED_SLOTS)
+        self.send_kind, self.part_kind = send[0], part[0]
+        self.receipt_kind = receipt[0]
+        self.popleft = deque.popleft
+
+    def use_futures(self, type kind not None, tuple names not None, pending, finished):
+        """Set the outcomes of these futures without a call, while nobody waits for them."""
+        self.future = Slots(kind, names, FUTURE_NAMED_SLOTS)
+        self.pending, self.finished = pending, finished
+        self.future_kind = kind
+
+    cdef inline object field(self, object send, Py_ssize_t index):
+        cdef PyObject* found = self.send.get(<PyObject*>send, index)
+        if found == NULL:
+            raise AttributeError("a send has an empty slot")
+        return <object>found
+
+    cdef inline object part_field(self, object part, Py_ssize_t index):
+        cdef PyObject* found = self.part.get(<PyObject*>part, index)
+        if found == NULL:
+            raise AttributeError("the content of a send has an empty slot")
+        return <object>found
+
+    cdef inline int check(self, object send) except -1:
+        if type(send) is not self.send_kind:
+            raise TypeError(f"{type(send)} is no send")
+        return 0
+
+    cdef inline bint is_done(self, object waiter) except -1:
+        if type(waiter) is self.future_kind:
+            return self.future.get(<PyObject*>waiter, FUTURE_STATE) != <PyObject*>self.pending
+        return waiter.done()
+
+    def drain(self, messages, Py_ssize_t most):
+        """Take the first of a deque, as many as there are up to `most`."""
+        cdef Py_ssize_t count = min(<Py_ssize_t>len(messages), most)
+        cdef list taken = []
+        while count > 0:
+            taken.append(self.popleft(messages))
+            count -= 1
+        return taken
+
+    def wanted(self, list sends not None):
+        """Return the sends that callers still wait for; the same list if that are all."""
+        cdef Py_ssize_t index
+        for index in range(PyList_GET_SIZE(sends)):
+            send = sends[index]
+            self.check(send)
+            if self.is_done(self.field(send, SEND_WAITER)):
+                return [one for one in sends if not one.waiter.done()]
+        return sends
+
+    def place(self, list sends not None, Py_ssize_t at, name, dict by_key not None, placed,
+              dict groups not None, due):
+        """Group the keyed sends from an index on by the queues of their keys.
+
+        Return the index of the first send that is left, and the earliest deadline.
+        """
+        cdef Py_ssize_t count = len(sends)
+        cdef PyObject* queue
+        cdef PyObject* group
+        cdef PyObject* here
+        if at < 0:
+            raise ValueError("an index is not negative")
+        while at < count:
+            send = sends[at]
+            self.check(send)
+            key = self.field(send, SEND_KEY)
+            topic = self.field(send, SEND_TOPIC)
+            if key is None or self.field(send, SEND_CHOICE) is not None:
+                break
+            if topic is not name and topic != name:
+                break
+            queue = PyDict_GetItem(by_key, key)
+            if queue == NULL:
+                break
+            here = <PyObject*>send
+            self.send.put(here, SEND_BY_KEY, True)
+            self.send.put(here, SEND_PLACED, placed)
+            self.send.put(here, SEND_QUEUE, <object>queue)
+            deadline = self.field(send, SEND_DEADLINE)
+            if deadline < due:
+                due = deadline
+            group = PyDict_GetItem(groups, <object>queue)
+            if group == NULL:
+                groups[<object>queue] = [send]
+            else:
+                (<list>group).append(send)
+            at += 1
+        return at, due
+
+    def take_alike(self, waiting, list taken not None, Py_ssize_t most, int64_t left, int64_t tail):
+        """Take the waiting sends that are like the last one taken; return what is left of `left`.
+
+        Such a send travels under the same flag, placed in the same way, and it still has a caller.
+        """
+        cdef Py_ssize_t index, count = len(waiting)
+        cdef int64_t size
+        if PyList_GET_SIZE(taken) == 0:
+            raise ValueError("like which one?")
+        last = taken[PyList_GET_SIZE(taken) - 1]
+        if type(last) is not self.send_kind:
+            return left
+        placed = self.field(last, SEND_PLACED)
+        sys_flag = self.part_field(self.field(last, SEND_PART), PART_SYS_FLAG)
+        while count > 0 and PyList_GET_SIZE(taken) < most:
+            send = waiting[0]
+            if type(send) is not self.send_kind:
+                break
+            part = self.field(send, SEND_PART)
+            if type(part) is not self.part_kind:
+                break
+            size = self.part_field(part, PART_TOGETHER)
+            if (
+                self.field(send, SEND_STATE) != UNSENT
+                or self.field(send, SEND_JOINS) is not True
+                or self.part_field(part, PART_SYS_FLAG) != sys_flag
+                or self.field(send, SEND_PLACED) != placed
+                or size > left
+                or self.is_done(self.field(send, SEND_WAITER))
+            ):
+                break
+            self.popleft(waiting)
+            count -= 1
+            left -= size
+            tail += 1
+            number = tail
+            self.send.put(<PyObject*>send, SEND_SEQUENCE, number)
+            self.send.put(<PyObject*>send, SEND_LAST, number)
+            self.send.put(<PyObject*>send, SEND_STATE, IN_FLIGHT)
+            taken.append(send)
+        return left
+
+    def together(self, list sends not None):
+        """Note that sends travel in one request; return how many of them were plain."""
+        cdef Py_ssize_t index = 0
+        for send in sends:
+            if type(send) is not self.send_kind:
+                break
+            self.send.put(<PyObject*>send, SEND_TOGETHER, True)
+            index += 1
+        return index
+
+    def pack(self, list sends not None, bytes head not None, int64_t first):
+        """Return the body of a request: `pack_items` of the sends' contents."""
+        cdef list bodies = [], raws = [], flags = []
+        for send in sends:
+            self.check(send)
+            part = self.field(send, SEND_PART)
+            if type(part) is not self.part_kind:
+                return None
+            bodies.append(self.part_field(part, PART_BODY))
+            raws.append(self.part_field(part, PART_RAW))
+            flags.append(self.part_field(part, PART_FLAG))
+        return pack_items(bodies, raws, flags, head, first)
+
+    def written(self, list sends not None, sender, now_ms):
+        """Note that sends are written; return how many of them not for the first time."""
+        cdef Py_ssize_t again = 0
+        cdef PyObject* here
+        for send in sends:
+            self.check(send)
+            here = <PyObject*>send
+            tries = self.field(send, SEND_TRIES)
+            if tries:
+                again += 1
+            self.send.put(here, SEND_SENDER, sender)
+            self.send.put(here, SEND_WRITTEN, now_ms)
+            self.send.put(here, SEND_TRIES, tries + 1)
+        return again
+
+    def confirm(self, list sends not None):
+        """Note that the sends of a request are stored; return how many of them were plain."""
+        cdef Py_ssize_t index = 0
+        for send in sends:
+            if type(send) is not self.send_kind:
+                break
+            self.send.put(<PyObject*>send, SEND_STATE, DONE)
+            self.send.put(<PyObject*>send, SEND_TOGETHER, False)
+            index += 1
+        return index
+
+    def trim(self, sent):
+        """Remove what is done at the front."""
+        cdef Py_ssize_t count = len(sent)
+        while count > 0:
+            send = sent[0]
+            if type(send) is not self.send_kind:
+                break
+            if self.field(send, SEND_STATE) != DONE:
+                break
+            self.popleft(sent)
+            count -= 1
+
+    def stored(self, list sends not None, queue, offsets not None, status):
+        """Give callers their receipts; return how many sends are over by that, and their bytes."""
+        cdef Py_ssize_t count = 0
+        cdef int64_t size = 0
+        cdef Py_ssize_t index
+        cdef PyObject* here
+        cdef object receipt
+        if len(offsets) != len(sends):
+            raise ValueError("as many offsets as sends")
+        for index in range(PyList_GET_SIZE(sends)):
+            send = sends[index]
+            self.check(send)
+            if self.field(send, SEND_OVER):
+                continue
+            here = <PyObject*>send
+            self.send.put(here, SEND_OVER, True)
+            count += 1
+            size += <int64_t>self.field(send, SEND_SIZE)
+            waiter = self.field(send, SEND_WAITER)
+            part = self.field(send, SEND_PART)
+            if type(part) is not self.part_kind:
+                raise TypeError(f"{type(part)} is no content of a send")
+            ids = <tuple?>self.part_field(part, PART_IDS)
+            if PyTuple_GET_SIZE(<tuple>ids) != 1:
+                raise ValueError("a send of one message")
+            receipt = PyType_GenericAlloc(<PyTypeObject*><PyObject*>self.receipt_kind, 0)
+            self.receipt.put(<PyObject*>receipt, RECEIPT_ID, (<tuple>ids)[0])
+            self.receipt.put(<PyObject*>receipt, RECEIPT_QUEUE, queue)
+            self.receipt.put(<PyObject*>receipt, RECEIPT_OFFSET, offsets[index])
+            self.receipt.put(<PyObject*>receipt, RECEIPT_STATUS, status)
+            self.receipt.put(<PyObject*>receipt, RECEIPT_HANDLE, None)
+            # It cannot change, and refers to nothing that refers to it.
+            PyObject_GC_UnTrack(<void*>receipt)
+            if type(waiter) is self.future_kind:
+                here = <PyObject*>waiter
+                # No other code runs between these lines: a caller has the lock made, or sees this.
+                if (
+                    self.future.get(here, FUTURE_LOCK) == <PyObject*>None
+                    and self.future.get(here, FUTURE_STATE) == <PyObject*>self.pending
+                ):
+                    self.future.put(here, FUTURE_RESULT, receipt)
+                    self.future.put(here, FUTURE_STATE, self.finished)
+                    continue
+            if not waiter.done():
+                waiter.set_result(receipt)
+        return count, size
+
+
+cdef inline int64_t number_of(Slots slots, object it, Py_ssize_t index) except? -1:
+    cdef PyObject* found = slots.get(<PyObject*>it, index)
+    if found == NULL:
+        raise AttributeError("an empty slot")
+    return <object>found
+
+
+cdef class Tally:
+    """Counts what is in a `Room`, in steps that no other thread interrupts."""
+
+    cdef Slots room_slots, pace_slots
+    cdef object room, pace
+
+    def __init__(self, type kind not None, room not None):
+        """`kind` is the class that has the slots."""
+        self.room, self.pace = room, room.pace
+        if not isinstance(room, kind):
+            raise TypeError("a room of another class")
+        self.room_slots = Slots(kind, ("messages", "bytes", "bytes_max"), 3)
+        self.pace_slots = Slots(type(self.pace), ("allowed",), 1)
+
+    def enter(self, int64_t messages, int64_t size):
+        """Take room in one step; False if there is none."""
+        if self.is_full():
+            return False
+        self.count(messages, size)
+        return True
+
+    def add(self, int64_t messages, int64_t size):
+        """Count messages, full or not; in one step."""
+        self.count(messages, size)
+
+    cdef bint is_full(self) except -1:
+        return (
+            number_of(self.room_slots, self.room, 0) >= number_of(self.pace_slots, self.pace, 0)
+            or number_of(self.room_slots, self.room, 1)
+            >= number_of(self.room_slots, self.room, 2)
+        )
+
+    cdef int count(self, int64_t messages, int64_t size) except -1:
+        cdef object all_messages = number_of(self.room_slots, self.room, 0) + messages
+        cdef object all_bytes = number_of(self.room_slots, self.room, 1) + size
+        self.room_slots.put(<PyObject*>self.room, 0, all_messages)
+        self.room_slots.put(<PyObject*>self.room, 1, all_bytes)
+        return 0
+
+
+cdef class Maker:
+    """Makes the plain messages of a blocking producer, in the threads of its callers."""
+
+    cdef Sending sending
+    cdef Tally tally
+    cdef object future, send, part  # patterns
+    cdef object append, prefix_at, counter, check_topic, topic
+    cdef object future_new
+    cdef Py_ssize_t body_max, prefix_size
+    cdef int64_t timeout_ms, item_bytes, forks, latest_ms
+    cdef unsigned long loop_ident
+    cdef clockid_t clock
+    cdef char prefix[ID_MAX]
+
+    def __init__(self, Sending sending not None, patterns not None, Tally tally not None, append,
+                 ids not None, check_topic, numbers not None):
+        """`patterns`: a future, a send, its content.
+
+        `numbers`: the largest plain body, the time of a send, what a message takes beside body and
+        properties, the loop's thread, the clock of deadlines.
+        """
+        self.sending = sending
+        self.future, self.send, self.part = patterns
+        kinds = (sending.future_kind, sending.send_kind, sending.part_kind)
+        if tuple(map(type, patterns)) != kinds:
+            raise TypeError("patterns of other classes")
+        self.tally, self.append, self.check_topic = tally, append, check_topic
+        self.prefix_at, self.counter = ids
+        (
+            self.body_max, self.timeout_ms, self.item_bytes, self.loop_ident, self.clock
+        ) = numbers
+        self.forks = forks
+        self.latest_ms = -1
+        self.future_new = sending.future_kind.__new__
+
+    cdef int renew(self, int64_t now_ms) except -1:
+        """Learn what the ids of this millisecond begin with."""
+        cdef bytes text = self.prefix_at(now_ms).encode("ascii")
+        if PyBytes_GET_SIZE(text) > ID_MAX - 4:
+            raise ValueError("an id is not that long")
+        self.prefix_size = PyBytes_GET_SIZE(text)
+        memcpy(self.prefix, PyBytes_AS_STRING(text), self.prefix_size)
+        self.latest_ms = now_ms
+        return 0
+
+    def make(self, topic, body, key):
+        """Return a message that has its room and its place in the outbox.
+
+        None if it is not plain, or there is no room, or this thread may not send: nothing has
+        changed then, and the Python of the caller knows what is to be done.
+        """
+        cdef Py_ssize_t size, key_size = 0, index
+        cdef const uint8_t* letters = NULL
+        cdef uint8_t letter
+        cdef int64_t now_ms
+        cdef uint32_t number
+        cdef timespec now
+        cdef char id_[ID_MAX]
+        cdef uint8_t* out
+        if self.forks != forks or PyThread_get_thread_ident() == self.loop_ident:
+            return None
+        if type(body) is not bytes or type(topic) is not str:
+            return None
+        size = PyBytes_GET_SIZE(body)
+        if size == 0 or size > self.body_max:
+            return None
+        if key is not None:
+            if type(key) is not str or not PyUnicode_IS_ASCII(key):
+                return None
+            key_size = PyUnicode_GET_LENGTH(key)
+            if key_size == 0 or key_size > KEY_MAX:
+                return None
+            letters = <const uint8_t*>PyUnicode_DATA(key)
+            for index in range(key_size):
+                letter = letters[index]
+                if letter < 0x20 or letter > 0x7e:
+                    return None
+        if self.tally.is_full():
+            return None
+        if topic is not self.topic:
+            try:
+                self.check_topic(topic)
+            except Exception:
+                return None  # the caller makes the error
+            self.topic = topic
+        clock_gettime(CLOCK_REALTIME, &now)
+        now_ms = <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+        if now_ms != self.latest_ms:
+            self.renew(now_ms)
+        number = <uint32_t>(next(self.counter) & 0xFFFF)
+        memcpy(id_, self.prefix, self.prefix_size)
+        for index in range(4):
+            letter = (number >> (12 - 4 * index)) & 15
+            id_[self.prefix_size + index] = letter + (48 if letter < 10 else 55)
+        cdef Py_ssize_t id_size = self.prefix_size + 4
+        cdef bytes raw = PyBytes_FromStringAndSize(
+            NULL, 9 + id_size + 11 + (14 + key_size + 1 if key_size else 0)
+        )
+        out = <uint8_t*>PyBytes_AS_STRING(raw)
+        memcpy(out, b"UNIQ_KEY\x01", 9)
+        memcpy(out + 9, id_, id_size)
+        out += 9 + id_size
+        memcpy(out, b"\x02WAIT\x01true\x02", 11)
+        if key_size:
+            out += 11
+            memcpy(out, b"__SHARDINGKEY\x01", 14)
+            memcpy(out + 14, letters, key_size)
+            out[14 + key_size] = 2
+        ids = (PyUnicode_DecodeASCII(id_, id_size, NULL),)
+        PyObject_GC_UnTrack(<void*>ids)
+        cdef Sending sending = self.sending
+        cdef object part = sending.part.like(self.part)
+        cdef PyObject* here = <PyObject*>part
+        sending.part.put(here, PART_BODY, body)
+        sending.part.put(here, PART_RAW, raw)
+        sending.part.put(here, PART_IDS, ids)
+        sending.part.put(here, PART_BORN, now_ms)
+        sending.part.put(
+            here, PART_TOGETHER, size + PyBytes_GET_SIZE(raw) + self.item_bytes
+        )
+        cdef object future = self.future_new(sending.future_kind)
+        sending.future.fill(future, self.future)
+        sending.future.put(<PyObject*>future, FUTURE_TOPIC, topic)
+        sending.future.put(<PyObject*>future, FUTURE_KEY, key)
+        clock_gettime(self.clock, &now)
+        now_ms = <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+        cdef object send = sending.send.like(self.send)
+        here = <PyObject*>send
+        sending.send.put(here, SEND_TOPIC, topic)
+        sending.send.put(here, SEND_KEY, key)
+        sending.send.put(here, SEND_PART, part)
+        sending.send.put(here, SEND_DEADLINE, now_ms + self.timeout_ms)
+        sending.send.put(here, SEND_WAITER, future)
+        sending.send.put(here, SEND_SIZE, size)
+        if self.tally.is_full():
+            return None  # another thread was faster
+        self.tally.count(1, size)
+        try:
+            self.append(send)
+        except BaseException:
+            self.tally.count(-1, -size)
+            raise
+        return send
 
 
 # -- single sends: broker/sends/service.py ---------------------------------------------------------

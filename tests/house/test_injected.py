@@ -18,7 +18,9 @@ THREADS_IN = {
     "audit/service.py",  # a slow disk must not hold the loop; the name server has no other thread
     "broker/offload.py",
     "sync/portal.py",
-    "sync/producer.py",  # callers that wait for room; what they and the loop both count
+    "sync/producer.py",
+    "sync/futures.py",  # callers that wait for an outcome
+    "sync/room.py",  # callers that wait for room; what they and the loop both count
     "sync/direct.py",  # the caller's own thread; a lock, so that there is one at a time
     "sync/workers.py",
 }

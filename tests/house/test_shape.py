@@ -45,6 +45,7 @@ NOUNS = {
     "client/send/failures.py": "failures that no caller asked for",
     "client/send/router.py": "which queue a send goes to",
     "client/send/sender.py": "the sends of one broker",
+    "client/send/topics.py": "the route and key map of a topic, as its sends use them",
     "client/send/requests.py": "messages that wait for a reply",
     "client/send/queues.py": "the pending sends of one queue",
     "client/send/transactions.py": "a message that waits for its outcome, and a broker's questions",

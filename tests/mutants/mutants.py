@@ -31,6 +31,7 @@ _PULLING = "inorder.broker.pulls.service"
 _NATIVE = "inorder.native"
 
 _QUEUES = "inorder.client.send.queues"
+_IN_TWINS = "tests/property/test_sending_twins.py::"
 _IN_BATCHES = "tests/unit/client/send/test_automatic_batches.py::"
 
 _ACCESS_RULES = "inorder.access.rules"
@@ -1543,6 +1544,35 @@ MUTANTS = [
         "if not send.joins or part.sys_flag != sys_flag or left < 0",
         "if not send.joins or left < 0",
         f"{_IN_BATCHES}test_a_request_has_one_sysflag_and_nothing_delayed",
+    ),
+    Mutant(
+        "compiled-mixes-maps", "A13, A18", "the module puts messages of two maps into one request",
+        _NATIVE,
+        "                or self.field(send, SEND_PLACED) != placed\n",
+        "",
+        f"{_IN_TWINS}test_only_what_is_alike_is_taken",
+    ),
+    Mutant(
+        "compiled-mixes-flags", "A18", "the module puts bodies of two flags into one request",
+        _NATIVE,
+        "                or self.part_field(part, PART_SYS_FLAG) != sys_flag\n",
+        "",
+        f"{_IN_TWINS}test_only_what_is_alike_is_taken",
+    ),
+    Mutant(
+        "compiled-numbers-the-cancelled", "P1, A18",
+        "the module sends a message whose caller went away",
+        _NATIVE,
+        "                or self.is_done(self.field(send, SEND_WAITER))\n            ):\n",
+        "            ):\n",
+        f"{_IN_TWINS}test_only_what_is_alike_is_taken",
+    ),
+    Mutant(
+        "compiled-takes-no-room", "A18", "messages that the module makes do not count",
+        _NATIVE,
+        "        self.tally.count(1, size)\n",
+        "",
+        f"{_IN_TWINS}test_the_module_makes_plain_messages",
     ),
     Mutant(
         "more-in-flight-than-remembered", "P1, A18", "requests of many messages exceed the window",

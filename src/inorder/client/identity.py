@@ -50,23 +50,23 @@ def chosen_credentials(given: Credentials | None) -> Credentials | None:
 class MessageIds:
     """Makes the unique ids of messages (UNIQ_KEY): one series per identity."""
 
-    __slots__ = ("_clock", "_ids", "at")
+    __slots__ = ("_clock", "at", "series")
 
     at: Callable[[int], str]
     """Returns an id that no other message has, for a caller that has read the clock."""
 
     def __init__(self, identity: Identity, clock: Clock) -> None:
-        self._ids = UniqueIds(identity.ip, identity.pid, identity.random32)
+        self.series = UniqueIds(identity.ip, identity.pid, identity.random32)
         self._clock = clock
-        self.at = self._ids.next
+        self.at = self.series.next
 
     def next(self) -> str:
         """Return an id that no other message has."""
-        return self._ids.next(self._clock.now_ms())
+        return self.series.next(self._clock.now_ms())
 
     def some(self, count: int, now_ms: int) -> list[str]:
         """Return many ids. Those beyond `_PER_MS` get the times of later milliseconds."""
-        return [self._ids.next(now_ms + at // _PER_MS) for at in range(count)]
+        return [self.series.next(now_ms + at // _PER_MS) for at in range(count)]
 
 
 def new_id(message_ids: MessageIds) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import os
 import ssl
 import threading
 from collections import deque
@@ -26,17 +25,18 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
+from inorder.accelerated import native
 from inorder.client.identity import Identity, MessageIds
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.client.send import producer as twin
 from inorder.client.send import transactions
 from inorder.client.send.batches import one_topic
 from inorder.client.send.checks import GROUP, checked_delay, checked_listener
-from inorder.client.send.failures import Asked, UnseenFailures
-from inorder.client.send.messages import compose_items
-from inorder.client.send.queues import AfterSend, BeforeSend, Choice, Selector, Send
-from inorder.client.send.rules import TIMES_AGAIN, Room
+from inorder.client.send.messages import ITEM_BYTES, Outgoing, check_topic, compose_items
+from inorder.client.send.queues import AfterSend, BeforeSend, Choice, Selector, Send, compiled
+from inorder.client.send.rules import TIMES_AGAIN
 from inorder.client.send.transactions import OnTransactionCheck
+from inorder.clock import SystemClock
 from inorder.config import ClientConfig
 from inorder.credentials import Credentials
 from inorder.errors import AlreadyClosed, NoRoom, SendsFailed
@@ -51,7 +51,10 @@ from inorder.model import (
     key_text,
 )
 from inorder.sync.direct import DirectSends
+from inorder.sync.futures import SendFuture, SharedFailures
 from inorder.sync.portal import Closeable, lease
+from inorder.sync.room import SharedRoom
+from inorder.wire.ids import UniqueIds
 
 if TYPE_CHECKING:
     from inorder.clock import Clock
@@ -61,219 +64,8 @@ log = get_logger(__name__)
 
 TAKEN_MAX: Final = 2048
 """How many messages the loop takes over in one turn, which takes some 2 ms."""
-SHARE_SECONDS: Final = 0.005
-"""How often a thread looks whether the broker of its message has room."""
-_PENDING: Final = "PENDING"
-_CANCELLED_AND_NOTIFIED: Final = "CANCELLED_AND_NOTIFIED"
-_FINISHED: Final = "FINISHED"
-SLICE_SECONDS: Final = 0.05
-"""A waiting thread checks again after this time, since the client may be closed meanwhile."""
-LOG_EVERY_MS: Final = 10_000
-
-
-class SharedRoom(Room):
-    """Room for pending sends: threads enter it, and the loop leaves it."""
-
-    __slots__ = ("_changed", "_lock", "_waiting")
-
-    def __init__(self, messages_max: int, bytes_max: int, budget_ms: int = 10_000) -> None:
-        super().__init__(messages_max, bytes_max, budget_ms)
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._waiting = 0
-
-    @property
-    def full(self) -> bool:
-        """Return whether callers wait: here all can."""
-        return self.messages >= self.pace.allowed or self.bytes >= self.bytes_max
-
-    def enter(self, messages: int, bytes_: int) -> bool:
-        # hot: 0.25 us.
-        with self._lock:
-            if self.messages >= self.pace.allowed or self.bytes >= self.bytes_max:
-                return False
-            self.messages += messages
-            self.bytes += bytes_
-            return True
-
-    def add(self, messages: int, bytes_: int) -> None:
-        with self._lock:
-            super().add(messages, bytes_)
-
-    def leave(self, messages: int, bytes_: int) -> None:
-        with self._lock:
-            super().leave(messages, bytes_)
-            if self._waiting and self.wide:
-                self._changed.notify_all()
-
-    def turn_away(self, messages: int) -> None:  # negative: they are tried again
-        with self._lock:
-            super().turn_away(messages)
-
-    def wait(self, seconds: float, *, share: bool = False) -> None:
-        """Wait until there is some room, or the time is up; `share`: of one of several brokers."""
-        with self._lock:
-            if self.full or share:
-                seconds = min(seconds, SHARE_SECONDS if share else seconds)
-                self._waiting += 1
-                try:
-                    self._changed.wait(min(seconds, SLICE_SECONDS))
-                finally:
-                    self._waiting -= 1
-
-
-class SharedFailures(UnseenFailures):
-    """Failures that the loop counts and threads are told of."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._clock = clock
-        self._lock = threading.RLock()  # a future may be collected while it is held
-        self._logged_ms = -LOG_EVERY_MS
-        self._silent = 0
-        self._pid = os.getpid()
-
-    def failed(self, future: Asked, error: BaseException) -> None:
-        with self._lock:
-            super().failed(future, error)
-
-    def heard(self, future: Asked) -> None:
-        with self._lock:
-            super().heard(future)
-
-    def take(self) -> SendsFailed | None:
-        with self._lock:
-            return super().take()
-
-    def dropped(self, future: Asked, error: BaseException | None) -> None:
-        """Log, at intervals, that a failed future was dropped unread."""
-        if self._pid != os.getpid():
-            return  # the lock may be the parent's for ever
-        with self._lock:
-            if future.unheard_at != self._report:
-                return
-            now_ms = self._clock.monotonic_ms()
-            if now_ms - self._logged_ms < LOG_EVERY_MS:
-                self._silent += 1
-                return
-            self._logged_ms, before, self._silent = now_ms, self._silent, 0
-        topic, key = future.message
-        log.error(
-            "send failed, and nobody asked for its outcome topic=%s key=%s error=%s "
-            "(and %d more before)", topic, key, error, before,
-        )  # fmt: skip
-
-
-_turn = threading.RLock()
-"""Guards the outcome of futures that no caller waits for. A finaliser may run while it is held."""
-
-
-def _after_fork() -> None:
-    global _turn  # noqa: PLW0603 - the parent's loop may have held it
-    _turn = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-class SendFuture(Future[SendReceipt]):
-    """The future of `send_nowait`: it records whether its outcome was read.
-
-    One is made for every message, so what only a waiting caller needs is made for that caller: the
-    lock, the list of callbacks, the receipt. Without the lock nobody waits, and the outcome is set
-    under `_turn`; once there is a lock, under that.
-
-    `cancel` succeeds until there is an outcome. A message that is on its way is stored anyway.
-    """
-
-    unheard_at = 0  # also of one whose making Ctrl-C has ended
-    asked = False
-    _state = _PENDING
-    _result = None
-    _exception = None
-    _lock: threading.Condition | None = None
-
-    def __init__(self, unheard: SharedFailures, message: tuple[str, str | None]) -> None:
-        self.message = message  # its topic and key
-        self._unheard = unheard
-
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]
-        with _turn:
-            if self._lock is None:
-                self._waiters: list[Any] = []
-                self._done_callbacks: list[Any] = []
-                self._lock = threading.Condition()
-            return self._lock
-
-    def done(self) -> bool:
-        return self._state != _PENDING
-
-    def cancel(self) -> bool:
-        cancelled = super().cancel()
-        if cancelled:
-            self._goes_on()
-        return cancelled
-
-    def _goes_on(self) -> bool:
-        """Return whether an outcome counts; of a cancelled one tell those who wait for it."""
-        with self._condition:
-            told = self._state == _CANCELLED_AND_NOTIFIED
-            return not told and self.set_running_or_notify_cancel()
-
-    def set_result(self, result: Any) -> None:
-        """Take the receipt, or the values that it is made of."""
-        # hot: 0.2 us.
-        with _turn:
-            if self._lock is None:
-                self._result = result
-                self._state = _FINISHED
-                return
-        if self._goes_on():
-            super().set_result(result)
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        if exception is not None and self._state == _PENDING:
-            self._unheard.failed(self, exception)
-        if self._goes_on():
-            super().set_exception(exception)
-
-    def result(self, timeout: float | None = None) -> SendReceipt:
-        # hot: 0.5 us once there is an outcome: nobody needs the lock then.
-        found: Any
-        if self._state == _FINISHED and type(self._result) is tuple:
-            return SendReceipt(*self._result)
-        self.asked = True
-        try:
-            found = super().result(timeout)
-        finally:
-            self._was_asked()
-        return SendReceipt(*found) if type(found) is tuple else found
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self.asked = True
-        try:
-            return super().exception(timeout)
-        finally:
-            self._was_asked()
-
-    def _get_snapshot(self) -> tuple[bool, bool, SendReceipt | None, BaseException | None]:
-        """Return (done, cancelled, result, error): asyncio of newer Pythons copies this."""
-        if self._state == _PENDING:
-            return False, False, None, None
-        if self.cancelled():
-            return True, True, None, None
-        error = self.exception()
-        return True, False, None if error is not None else self.result(), error
-
-    def _was_asked(self) -> None:
-        self.asked = False
-        if self.unheard_at:
-            self._unheard.heard(self)
-
-    def __del__(self) -> None:
-        if self.unheard_at:
-            self._unheard.dropped(self, self._exception)
+MANY: Final = 2
+"""Brokers from which on each has its share of the room."""
 
 
 class Unmade(NamedTuple):
@@ -305,6 +97,11 @@ class Outbox:
         if not self._posted:
             self._post(message)
 
+    def appended(self, message: Send) -> None:
+        """Do the rest of `put` for a message that has its place in `_messages`."""
+        if not self._posted:
+            self._post(message)
+
     def _post(self, message: Send | Unmade) -> None:
         with self._lock:
             if self._posted:  # by another thread, meanwhile
@@ -323,7 +120,10 @@ class Outbox:
         messages = self._messages
         with self._lock:
             self._posted = False
-            taken = [messages.popleft() for _ in range(min(len(messages), TAKEN_MAX))]
+            if compiled is not None:
+                taken = compiled.drain(messages, TAKEN_MAX)
+            else:
+                taken = [messages.popleft() for _ in range(min(len(messages), TAKEN_MAX))]
         if self._producer._hooked:
             for message in taken:
                 assert isinstance(message, Unmade), "hooks run on the loop"
@@ -375,6 +175,11 @@ class SharedIds:
         """Return ids, and the time that is in them."""
         now_ms = self._clock.now_ms()
         return (self._made or self._ids()).some(count, now_ms), now_ms
+
+    @property
+    def series(self) -> UniqueIds:
+        """The ids without their clock."""
+        return (self._made or self._ids()).series
 
     def _ids(self) -> MessageIds:
         """Return the series of this producer: one, whichever thread asks first."""
@@ -541,6 +346,7 @@ class Producer(Closeable):
         self._is_plain = id is None and not self._async._hooked
         alone = self._is_plain and tls is None
         self._direct = DirectSends(self._async, self._portal) if alone else None
+        self._make: Callable[[str, bytes, str | None], Send | None] | None = None
         self._closed = False
 
     def start(self) -> None:
@@ -633,9 +439,19 @@ class Producer(Closeable):
             later = checked_delay(delay, delay_level, deliver_at, self._async._delays_ms)
         if key is not None and type(key) is not str:
             key = key_text(key)
+        shared = self._async
+        if (
+            self._make is not None and tag is None and properties is None and queue is None
+            and selector is None and sequence is None and timeout is None
+            and not later and type(keys) is tuple and not keys and not self._closed
+            and (shared._router is None or len(shared._router.senders) < MANY)
+        ):  # fmt: skip
+            send = self._make(topic, body, key)
+            if send is not None:
+                self._outbox.appended(send)
+                return cast("SendFuture", send.waiter)
         size = len(body) if type(body) is bytes else bytes_of(body)
         self._enter(topic, key, size, timeout)
-        shared = self._async
         try:
             future = SendFuture(self._unheard, (topic, key))
             made: Send | Unmade
@@ -645,6 +461,8 @@ class Producer(Closeable):
                 and not later and type(keys) is tuple and not keys
             ):  # fmt: skip
                 made = shared._make_plain(future, *self._ids.next(), topic, body, key)
+                if self._make is None:
+                    self._make = self._maker()
             else:
                 message: tuple[Any, ...] = (
                     topic, body, key, tag, keys, properties, queue, selector, arg, sequence,
@@ -842,6 +660,34 @@ class Producer(Closeable):
 
     def __repr__(self) -> str:
         return repr(self._async)
+
+    def _maker(self) -> Callable[[str, bytes, str | None], Send | None] | None:
+        """Return what makes plain messages in one step, None if there is nothing."""
+        shared = self._async
+        config, clock = shared._config, shared._clock
+        if compiled is None or native is None or type(clock) is not SystemClock:
+            return None
+        body_max = config.message_bytes_max
+        if config.compression != "none":
+            body_max = min(body_max, config.compress_above_bytes - 1)
+        future = SendFuture(self._unheard, ("", None))
+        part = Outgoing(("",), b"x", b"", 0, 0, 0, None, (), b"")
+        pattern = Send("", None, part, None, 0, future)
+        pattern.joins = pattern.patient = True
+        series = self._ids.series
+        numbers = (
+            body_max,
+            config.send_timeout_ms,
+            ITEM_BYTES,
+            self._portal._ident,
+            clock.clock_id,
+        )
+        maker = native.Maker(
+            compiled, (future, pattern, part), self._room.tally, self._outbox._messages.append,
+            (series.prefix, series.counter), check_topic, numbers,
+        )  # fmt: skip
+        make: Callable[[str, bytes, str | None], Send | None] = maker.make
+        return make
 
     def _enter(
         self, topic: str, key: str | int | None, size: int, timeout: Duration | None

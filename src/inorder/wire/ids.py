@@ -87,13 +87,13 @@ class UniqueIds:
     may share one of these without a lock: the count is atomic, and the rest only repeats itself.
     """
 
-    __slots__ = ("_counter", "_fixed", "_latest", "_month_ms", "_zone")
+    __slots__ = ("_fixed", "_latest", "_month_ms", "_zone", "counter")
 
     def __init__(self, ip: str, pid: int, random32: int, *, zone: tzinfo | None = None) -> None:
         address = pack_host(ip, 0)[:-4]
         process = struct.pack(">HI", pid & 0xFFFF, random32 & 0xFFFFFFFF)
         self._fixed = (address + process).hex().upper()
-        self._counter = count()
+        self.counter = count()
         self._zone = zone
         self._month_ms = (0, 0)  # its start and its end
         self._latest = (-1, "")  # a millisecond, and what all its ids begin with
@@ -103,9 +103,13 @@ class UniqueIds:
         # hot: 0.2 us.
         latest_ms, prefix = self._latest
         if now_ms != latest_ms:
-            prefix = f"{self._fixed}{now_ms - self._month_start(now_ms):08X}"
+            prefix = self.prefix(now_ms)
             self._latest = (now_ms, prefix)
-        return f"{prefix}{next(self._counter) & 0xFFFF:04X}"
+        return f"{prefix}{next(self.counter) & 0xFFFF:04X}"
+
+    def prefix(self, now_ms: int) -> str:
+        """Return what all ids of a millisecond begin with; four digits of the counter follow."""
+        return f"{self._fixed}{now_ms - self._month_start(now_ms):08X}"
 
     def _month_start(self, now_ms: int) -> int:
         first_ms, end_ms = self._month_ms

@@ -21,8 +21,12 @@ class Asked(Protocol):
     """A future that knows whether a caller waits for its outcome."""
 
     asked: bool
-    message: tuple[str, str | None]
     unheard_at: int
+
+    @property
+    def message(self) -> tuple[str, str | None]:
+        """Its topic and its key."""
+        ...
 
 
 class UnseenFailures:

@@ -42,12 +42,20 @@ BATCH_PROPERTIES: Final = json_text(format_properties({names.WAIT: "true"}))
 _BATCH_ITEM_BYTES: Final = 22
 _NUMBER_BYTES: Final = 64
 """About how many bytes the sequence properties of a batch item take."""
-_ITEM_BYTES: Final = _BATCH_ITEM_BYTES + _NUMBER_BYTES
+ITEM_BYTES: Final = _BATCH_ITEM_BYTES + _NUMBER_BYTES
 _NUMBER_BYTES_MAX: Final = 256
 """How many they take at most, with the longest name of a producer."""
 _TEXT_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - _NUMBER_BYTES_MAX
 _CHECK_CHARS: Final = _TEXT_BYTES_MAX // 4
 _PLAIN_KEY_MAX: Final = 255
+
+
+PART_SLOTS: Final = (
+    # Those that the compiled module knows by their place.
+    "body", "raw", "ids", "born_at_ms", "bytes_together", "flag", "sys_flag",
+    # The others.
+    "_json", "alone", "half", "items", "sequences",
+)  # fmt: skip
 
 
 class Outgoing:
@@ -57,20 +65,7 @@ class Outgoing:
     `items`, which get their sequence numbers when the request is written.
     """
 
-    __slots__ = (
-        "_json",
-        "alone",
-        "body",
-        "born_at_ms",
-        "bytes_together",
-        "flag",
-        "half",
-        "ids",
-        "items",
-        "raw",
-        "sequences",
-        "sys_flag",
-    )
+    __slots__ = PART_SLOTS
 
     def __init__(  # noqa: PLR0917 - by place, for it is made for every message
         self,
@@ -95,7 +90,7 @@ class Outgoing:
         self.items = items
         self.sequences = sequences
         self.raw = raw
-        self.bytes_together = 0 if raw is None else len(body) + len(raw) + _ITEM_BYTES
+        self.bytes_together = 0 if raw is None else len(body) + len(raw) + ITEM_BYTES
         """How many bytes, about, a message takes in a request of several."""
         self.half = half  # transactional
         self.alone = alone  # its receipt says more than its offset

@@ -54,6 +54,7 @@ from inorder.client.send.queues import (
     Selector,
     Send,
     Waiter,
+    compiled,
 )
 from inorder.client.send.requests import Request, Requests, asking, introduce
 from inorder.client.send.router import SendRouter
@@ -692,10 +693,13 @@ class Producer:
         send.size = size
         self._hand_over(waiter, send)
 
-    def _take_many(self, sends: Sequence[Send]) -> None:
+    def _take_many(self, sends: list[Send]) -> None:
         """Give places to messages that have their room, in order."""
         now_ms = self._clock.monotonic_ms()
-        wanted = [send for send in sends if not send.waiter.done()]
+        if compiled is not None:
+            wanted = compiled.wanted(sends)
+        else:
+            wanted = [send for send in sends if not send.waiter.done()]
         if len(wanted) < len(sends):  # their callers cancelled them; others may do so meanwhile
             size = sum([send.size for send in sends]) - sum([send.size for send in wanted])
             self._room.leave(len(sends) - len(wanted), size)
@@ -908,10 +912,28 @@ class Producer:
             self._let_in()
 
     def _stored_together(
-        self, sends: Sequence[Send], queue: TopicQueue, offsets: Sequence[int], status: SendStatus
+        self, sends: list[Send], queue: TopicQueue, offsets: Sequence[int], status: SendStatus
     ) -> None:
         """Tell callers that their messages, which came in one request, are stored."""
         # hot: 0.3 us a message.
+        if compiled is not None and self._after_send is None:
+            count, size = compiled.stored(sends, queue, offsets, status)
+        else:
+            count, size = self._tell_stored(sends, queue, offsets, status)
+        if not sends[0].firm:
+            self._pace(sends[0], count)
+        self._waiting -= count
+        self._sent += count
+        self._room.leave(count, size)
+        if not self._waiting:
+            self._idle.set()
+        if self._submitting:
+            self._let_in()
+
+    def _tell_stored(
+        self, sends: Sequence[Send], queue: TopicQueue, offsets: Sequence[int], status: SendStatus
+    ) -> tuple[int, int]:
+        """Give callers their receipts; return how many sends are over by that, and their bytes."""
         count = size = 0
         for send, offset in zip(sends, offsets, strict=True):
             if send.over:
@@ -926,15 +948,7 @@ class Producer:
             if not waiter.done():
                 # Futures of send_nowait make the receipt when somebody asks for it.
                 waiter.set_result(place if send.patient else SendReceipt(*place))
-        if not sends[0].firm:
-            self._pace(sends[0], count)
-        self._waiting -= count
-        self._sent += count
-        self._room.leave(count, size)
-        if not self._waiting:
-            self._idle.set()
-        if self._submitting:
-            self._let_in()
+        return count, size
 
     def _pace(self, first: Send, count: int) -> None:
         """Note how long the first of some stored messages has waited."""

@@ -35,7 +35,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from inorder.client.send.messages import BATCH_PROPERTIES, Outgoing
+from inorder.accelerated import native
+from inorder.client.send.messages import BATCH_PROPERTIES, PART_SLOTS, Outgoing
 from inorder.client.send.rules import REQUEST_MESSAGES_MAX, WINDOW_MAX
 from inorder.errors import InorderError, PredecessorFailed, UsageError
 from inorder.model import Message, SendReceipt, TopicQueue
@@ -141,51 +142,21 @@ class Series:
             self._error = error
 
 
+SEND_SLOTS: Final = (
+    # Those that the compiled module knows by their place.
+    "topic", "key", "part", "choice", "deadline_ms", "waiter", "queue", "sender", "by_key",
+    "placed", "size", "joins", "patient", "state", "sequence", "last", "together", "tries",
+    "written_ms", "over",
+    # The others.
+    "abandoned", "answered_early", "count", "doomed", "failure", "firm", "maybe_stored", "messages",
+    "oneway", "previous", "series", "stored",
+)  # fmt: skip
+
+
 class Send:
     """A message, or one request of `send_batch` with consecutive numbers."""
 
-    # No slots: a send is made for every message, and most keep most of these defaults.
-    queue: SendQueue | None = None
-    sender: BrokerSender | None = None
-    """Wrote the request, and takes the answer."""
-    by_key = False
-    """The key chose the queue."""
-    placed = b""
-    """Header fields that say how the queue was chosen: `SendTemplate.frame`."""
-    size = 0
-    """Bytes of the bodies, as the producer counts them."""
-    joins = False
-    """It may travel in one request with others."""
-    patient = False
-    """Its caller does not wait at the call: it may wait for others to join it."""
-    firm = False
-    """The caller gave a time limit for this send, so it is not extended."""
-    state = UNSENT
-    count = 1
-    sequence = -1
-    """Of the first message."""
-    last = -1
-    """The sequence number of the last message."""
-    previous = -1
-    """Named: the sequence number that is stored or written before this one."""
-    stored = False
-    """The broker has the message; it is sent again for its receipt."""
-    abandoned = False
-    """Nobody waits for the outcome any more."""
-    doomed = False
-    """Named: a predecessor was given up; this send is not written again."""
-    maybe_stored = False
-    """An earlier try without sequence numbers was not answered."""
-    together = False
-    """It is in flight in one request with others."""
-    tries = 0
-    written_ms = 0
-    failure: InorderError | None = None
-    """Of the last try."""
-    over = False
-    """The caller knows the outcome."""
-    answered_early = False
-    """One-way and written: the caller waits no more."""
+    __slots__ = SEND_SLOTS
 
     def __init__(  # noqa: PLR0917 - by place, for it is made for every message
         self,
@@ -200,7 +171,7 @@ class Send:
         series: Series | None = None,
         oneway: bool = False,
     ) -> None:
-        # hot: made for every message.
+        # hot: made for every message; the compiled module copies a pattern.
         self.topic = topic
         self.key = key
         self.part = part
@@ -210,10 +181,29 @@ class Send:
         self.messages = messages  # for hooks and selectors; None if there are none
         self.series = series
         self.oneway = oneway
+        self.count = len(part.ids)
+        self.queue: SendQueue | None = None
+        self.sender: BrokerSender | None = None  # wrote the request, and takes the answer
+        self.by_key = False  # the key chose the queue
+        self.placed = b""  # header fields that say how it was chosen: `SendTemplate.frame`
+        self.size = 0  # bytes of the bodies, as the producer counts them
+        self.joins = False  # it may travel in one request with others
+        self.patient = False  # its caller does not wait at the call: others may join it
+        self.firm = False  # the caller gave a time limit for this send, so it is not extended
+        self.state = UNSENT
+        self.sequence = self.last = -1  # of the first message, and of the last one
+        self.previous = -1  # named: the number that is stored or written before this one
+        self.stored = False  # the broker has it; it is sent again for its receipt
+        self.abandoned = False  # nobody waits for the outcome any more
+        self.doomed = False  # named: a predecessor was given up; not written again
+        self.maybe_stored = False  # an earlier try without sequence numbers was not answered
+        self.together = False  # it is in flight in one request with others
+        self.tries = self.written_ms = 0
+        self.failure: InorderError | None = None  # of the last try
+        self.over = False  # the caller knows the outcome
+        self.answered_early = False  # one-way and written: the caller waits no more
         if part.sequences:
             self.sequence, self.last = part.sequences[0], part.sequences[-1]
-        if len(part.ids) != 1:
-            self.count = len(part.ids)
 
     @property
     def may_move(self) -> bool:
@@ -253,6 +243,17 @@ class Send:
     def __repr__(self) -> str:
         state = ("unsent", "in flight", "unknown", "done")[self.state]
         return f"Send({self.sequence}..{self.last}, {state})"
+
+
+compiled: Final = (
+    None
+    if native is None
+    else native.Sending(
+        (Send, SEND_SLOTS), (Outgoing, PART_SLOTS),
+        (SendReceipt, ("message_id", "queue", "offset", "status", "handle")),
+    )
+)  # fmt: skip
+"""Handles many sends at a time; a producer's methods do the same one by one without it."""
 
 
 class Load:
@@ -409,6 +410,11 @@ class SendQueue:
         left = self.bytes_max - first.part.bytes_together
         placed, tail = first.placed, self.tail
         while waiting and len(taken) < most:
+            if compiled is not None and taken[-1].placed == placed:
+                left = compiled.take_alike(waiting, taken, most, left, tail)
+                tail = taken[-1].last
+                if not waiting or len(taken) >= most:
+                    break
             send = waiting[0]
             if send.state == DONE:
                 waiting.popleft()
@@ -432,7 +438,8 @@ class SendQueue:
             self.in_flight += more
             self.messages += more
             sent.extend(taken[1:])
-            for send in taken:
+            plain = 0 if compiled is None else compiled.together(taken)
+            for send in taken[plain:]:
                 send.together = True
         return taken
 
@@ -502,7 +509,8 @@ class SendQueue:
     def confirm_load(self, sends: list[Send]) -> None:
         """Note that the sends of one request are stored."""
         # hot: 0.1 us a message.
-        for send in sends:
+        plain = 0 if compiled is None else compiled.confirm(sends)
+        for send in sends[plain:]:
             send.state = DONE
             send.together = False
         self.in_flight -= len(sends)
@@ -552,6 +560,8 @@ class SendQueue:
 
     def _trim(self) -> None:
         sent = self.sent
+        if compiled is not None:
+            compiled.trim(sent)
         while sent and sent[0].state == DONE:
             sent.popleft()
 
@@ -588,6 +598,11 @@ class SendQueue:
                 other.doomed = True
         self._trim()
         return out
+
+    def forget(self) -> None:
+        """Drop all sends: the producer has ended. The collector does not visit a `Send`."""
+        for sends in (self.waiting, self.sent, self.moved):
+            sends.clear()
 
     def withdraw(self, which: Callable[[Send], bool]) -> list[Send]:
         """Remove and return the waiting sends for which `which` is true."""

@@ -23,16 +23,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 
 from inorder.client.identity import new_id
 from inorder.client.rules.routes import publish_queues
 from inorder.client.send.batches import Batch
-from inorder.client.send.queues import DONE, UNKNOWN, UNSENT, HalfReceipt, Send, SendQueue, Series
+from inorder.client.send.queues import (
+    DONE,
+    UNKNOWN,
+    UNSENT,
+    HalfReceipt,
+    Send,
+    SendQueue,
+    Series,
+    compiled,
+)
 from inorder.client.send.rules import FailedBrokers, RoundRobin
 from inorder.client.send.sender import BrokerSender
+from inorder.client.send.topics import TopicSends
 from inorder.client.session import Session
 from inorder.errors import (
     AlreadyClosed,
@@ -52,7 +61,7 @@ from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.tasks import Backoff, Tasks
 from inorder.wire.names import AUTO_CREATE_TOPIC
 from inorder.wire.requests.routes import TopicRoute
-from inorder.wire.requests.sendframes import CHOSEN, SendFields, SendTemplate, by_map
+from inorder.wire.requests.sendframes import CHOSEN, SendFields, SendTemplate
 
 log = get_logger(__name__)
 
@@ -64,66 +73,6 @@ _KEYS_MAX: Final = 65_536
 """Of how many keys of a topic the queue is remembered."""
 _LOOKS_MAX: Final = 100
 """How often, a millisecond apart, sockets are read before sends fail, while they bring answers."""
-
-
-class TopicSends:
-    """The route and key map that a producer uses for a topic, and sends that wait for a route."""
-
-    __slots__ = (
-        "by_key", "draining", "error", "finding", "key_map", "keyed", "keyed_send_queues", "name",
-        "placed", "previous", "queues", "route", "send_queues", "settling", "unrouted",
-    )  # fmt: skip
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.route: TopicRoute | None = None
-        self.key_map: KeyMap | None = None
-        self.queues: list[TopicQueue] = []  # with write permission
-        self.send_queues: list[SendQueue | None] = []  # of `queues`
-        self.keyed: list[TopicQueue] = []  # where keys go
-        self.keyed_send_queues: list[SendQueue | None] = []  # of `keyed`
-        self.by_key: dict[str, SendQueue] = {}  # the send queues of keys, as far as remembered
-        self.placed = b""  # header fields of a send whose key chose its queue
-        self.previous: list[list[TopicQueue]] = []  # older `keyed` lists, until all is drained
-        self.draining: list[SendQueue] = []
-        self.unrouted: deque[Send | Batch] = deque()
-        self.finding = False  # name servers are asked for the route
-        self.settling = False  # brokers are asked which key map counts
-        self.error: InorderError | None = None
-
-    def adopt(self, route: TopicRoute, key_map: KeyMap | None) -> bool:
-        """Use a route and a key map; True if keys may have left queues by that.
-
-        Keys may also leave when a topic gets its first map, and when a map turns out to be void.
-        """
-        old, before, self.route, self.key_map = self.key_map, self.keyed, route, key_map
-        self.placed = b"" if key_map is None else by_map(key_map.version, key_map.digest)
-        queues = publish_queues(route, self.name)
-        if key_map is not None:  # a route may still have queues that were taken away
-            mapped = set(key_map.queues)
-            queues = [one for one in queues if (one.broker, one.index) in mapped] or queues
-        if queues != self.queues:
-            self.queues, self.send_queues = queues, [None] * len(queues)
-        keyed = self.queues
-        if key_map is not None:
-            keyed = [TopicQueue(self.name, broker, index) for broker, index in key_map.queues]
-        if keyed != self.keyed:
-            self.by_key.clear()
-            self.keyed, self.keyed_send_queues = keyed, [None] * len(keyed)
-        if old == key_map or not before:
-            return False
-        self.previous.append(before)
-        return True
-
-    def previous_queue(self, send: Send) -> SendQueue | None:
-        """Return the queue that the send's key has left, if that queue is not drained yet."""
-        assert send.key is not None
-        for old in self.previous:
-            left = old[queue_for_key(send.key, len(old))]
-            for queue in self.draining:
-                if queue.topic_queue == left:
-                    return None if queue is send.queue else queue
-        return None
 
 
 class Target(NamedTuple):
@@ -205,6 +154,9 @@ class SendRouter:
                         "may not be stored"
                     ),
                 )
+        for sender in self.senders.values():
+            for queue in sender.queues.values():
+                queue.forget()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run a task of this producer."""
@@ -308,7 +260,7 @@ class SendRouter:
             self._place(topic, send)
         self._check_at(min(send.deadline_ms, now_ms + self.session.config.request_timeout_ms))
 
-    def take_many(self, sends: Sequence[Send], now_ms: int) -> None:
+    def take_many(self, sends: list[Send], now_ms: int) -> None:
         """Give messages their places, in order; then write. A refused one fails alone."""
         # hot: 0.8 us a message.
         if self.fenced is not None:
@@ -316,14 +268,23 @@ class SendRouter:
                 self.failed(send, self.fenced)
             return
         touched: dict[SendQueue, None] = {}
-        name, topic = "", None
+        topic: TopicSends | None = None
         due_ms = now_ms + self.session.config.request_timeout_ms
-        for send in sends:
-            if topic is None or send.topic != name:
-                name = send.topic
-                topic = self._topic(name)
+        at = 0
+        while at < len(sends):
+            send = sends[at]
+            if topic is None or send.topic != topic.name:
+                topic = self._topic(send.topic)
                 if topic.unrouted or not self._is_routed(topic):
                     self._find(topic)
+            if compiled is not None and self._is_plain(topic):
+                at, due_ms = topic.put_known(sends, at, due_ms, touched)
+                if at == len(sends):
+                    break
+                send = sends[at]
+                if send.topic != topic.name:
+                    continue
+            at += 1
             due_ms = min(due_ms, send.deadline_ms)
             if topic.unrouted or topic.finding:
                 topic.unrouted.append(send)
@@ -408,6 +369,13 @@ class SendRouter:
         self._assign(send, queue)
         queue.waiting.append(send)
         return queue
+
+    def _is_plain(self, topic: TopicSends) -> bool:
+        """Return whether `_put_keyed` may place messages now."""
+        return not (
+            topic.unrouted or topic.finding or topic.previous or self.named
+            or self.session.key_maps.conflicts
+        )  # fmt: skip
 
     def _put_keyed(self, topic: TopicSends, send: Send) -> SendQueue | None:
         """Do what `_put` does with a new message whose key's queue is known; None if it is not."""

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from inorder.client.send.router import SendRouter, TopicSends
+from inorder.client.send.router import SendRouter
 from inorder.client.send.rules import Pace, Room
+from inorder.client.send.topics import TopicSends
 from inorder.ordering.keymap import queue_for_key
 
 
