@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 ROOT: Final = Path(__file__).parents[1]
 BUILD: Final = ROOT / "build"
 # Pictures of the console that its tests leave; without them the site has no page of them.
-SCREENSHOTS: Final = BUILD / "screenshots"
+SCREENSHOTS: Final = BUILD / "console"
 _FENCE: Final = re.compile(r"^(?: *)```.*?^(?: *)```$", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"(\]\()([^)\s]+)(\))")
 _LISTED: Final = re.compile(r"\[([^\]]+)\]\(([^)\s#]+)\)")
