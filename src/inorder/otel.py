@@ -20,6 +20,7 @@ those of the semantic conventions for messaging 1.44; what no convention names b
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
@@ -292,6 +293,7 @@ class Tracing:
         return found | {"messaging.consumer.group.name": group} if group else found
 
 
+_FUTURES: Final = (concurrent.futures.Future, asyncio.Future)
 _FIRST: Final = "messages"
 """Under this name a wrapper replaces the first argument of a call."""
 
@@ -353,9 +355,10 @@ def _end_of_future(span: Span, future: Any) -> None:
     if future.cancelled():
         _end(span, None, asyncio.CancelledError())
         return
-    of_base: Any = super(type(future), future)
-    failure = of_base.exception()
-    _end(span, None if failure is not None else of_base.result(), failure)
+    # A future of ours counts who asks; its base only tells.
+    base: Any = next(one for one in type(future).__mro__ if one in _FUTURES)
+    failure = base.exception(future)
+    _end(span, None if failure is not None else base.result(future), failure)
 
 
 def _end(span: Span, result: Any, failure: BaseException | None) -> None:

@@ -207,7 +207,9 @@ class Watched(FakeFiles):
     def _fault(self, operation: str, path: Path) -> Fault | None:
         fault = super()._fault(operation, path)
         if self.watching and operation in _CHANGES:
-            self.moments.append((self.kill(), len(self.acknowledged), len(self.recalled)))
+            # Counted first: a thread may be writing, and the loop goes on meanwhile.
+            acknowledged, recalled = len(self.acknowledged), len(self.recalled)
+            self.moments.append((self.kill(), acknowledged, recalled))
         return fault
 
 

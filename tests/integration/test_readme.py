@@ -90,7 +90,7 @@ def test_the_commands_do_what_the_readme_shows(tmp_path: Path) -> None:
 
 def test_the_test_of_the_readme_passes(tmp_path: Path) -> None:
     """Ten lines at most, with the fixture that pytest finds by itself."""
-    example = blocks("python")[1]
+    example = blocks("python")[0]
     assert len(example.splitlines()) <= 10
     (tmp_path / "test_it.py").write_text(example)
     done = subprocess.run(

@@ -2020,8 +2020,8 @@ MUTANTS = [
     Mutant(
         "open-without-a-word", "TLS", "other machines are let in by accident",
         "inorder.cli.serve",
-        "        if not insecure:\n",
-        "        if not host:\n",
+        "        if not insecure:\n            raise ConfigError(\n                f\"host={host}",
+        "        if not host:\n            raise ConfigError(\n                f\"host={host}",
         "tests/unit/cli/test_cli_serve.py::test_open_addresses_need_a_word",
     ),
 ]  # fmt: skip
