@@ -20,7 +20,6 @@ those of the semantic conventions for messaging 1.44; what no convention names b
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
@@ -293,7 +292,6 @@ class Tracing:
         return found | {"messaging.consumer.group.name": group} if group else found
 
 
-_FUTURES: Final = (concurrent.futures.Future, asyncio.Future)
 _FIRST: Final = "messages"
 """Under this name a wrapper replaces the first argument of a call."""
 
@@ -355,10 +353,14 @@ def _end_of_future(span: Span, future: Any) -> None:
     if future.cancelled():
         _end(span, None, asyncio.CancelledError())
         return
-    # A future of ours counts who asks; its base only tells.
-    base: Any = next(one for one in type(future).__mro__ if one in _FUTURES)
+    # A future of ours counts who asks; its base in the standard library only tells.
+    base: Any = next(one for one in type(future).__mro__ if not _is_ours(one))
     failure = base.exception(future)
     _end(span, None if failure is not None else base.result(future), failure)
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "inorder"
 
 
 def _end(span: Span, result: Any, failure: BaseException | None) -> None:
