@@ -188,7 +188,7 @@ def _headers(lines: list[str]) -> dict[str, str]:
         elif name in _SINGLE:
             raise Refused(400, f"the header {name} comes twice")
         else:
-            headers[name] += ", " + value
+            headers[name] = f"{headers[name]}, {value}".rstrip()
     return headers
 
 

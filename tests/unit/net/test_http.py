@@ -143,3 +143,10 @@ def test_an_event_is_framed() -> None:
     assert event("a\nb\r\nc", name="n\n", number="7") == (
         b"event: n\nid: 7\ndata: a\ndata: b\ndata: c\n\n"
     )
+
+
+def test_an_empty_value_of_a_repeated_header_leaves_no_space() -> None:
+    """A head says the same when it is written again."""
+    head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\nAccept: a\r\nAccept:")
+    again = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\nAccept: " + head.headers["accept"].encode())
+    assert again.headers["accept"] == head.headers["accept"] == "a,"
