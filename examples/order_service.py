@@ -48,7 +48,8 @@ def apply(message: inorder.ReceivedMessage) -> None:
     with database() as transaction:
         transaction.execute("INSERT OR IGNORE INTO orders (id) VALUES (:id)", event)
         changed = transaction.execute(APPLY, event).rowcount
-    print("applied" if changed else "known already:", event["id"], event["state"], flush=True)
+    verdict = "applied" if changed else "known already:"
+    print(f"{verdict} {event['id']} {event['state']}", flush=True)
 
 
 if __name__ == "__main__":
