@@ -222,6 +222,17 @@ def test_loopback_needs_no_word(started: list[Any], host: str) -> None:
     assert started
 
 
+@pytest.mark.parametrize("command", ["up", "broker", "nameserver"])
+def test_an_open_admin_port_needs_a_word(started: list[Any], command: str) -> None:
+    """It asks nobody who he is, whoever may use the other ports."""
+    words = ["--set", "admin_port=0", "--set", "admin_host=0.0.0.0"]
+    result = CliRunner().invoke(app, [command, *words])
+    assert (result.exit_code, started) == (2, [])
+    assert "admin_host=0.0.0.0 lets other machines in" in " ".join(result.stderr.split())
+    assert "admin_host=0.0.0.0 is not loopback (--insecure)" in run(command, *words, "--insecure")
+    assert started
+
+
 def test_rocketmqs_file_names_the_way_out(started: list[Any], tmp_path: Path) -> None:
     """`bindAddress` opens as --host does; `brokerIP1` alone opens nothing, and that is said."""
     file = tmp_path / "broker.conf"
