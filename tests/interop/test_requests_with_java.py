@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import inorder
 from bench.systems import Ours
 from inorder.errors import RequestTimeout
 from tests.interop.rawclient import RawClient, body_of
-from tests.interop.stock import KINDS, Client, Kind, running
+from tests.interop.stock import KINDS, PATIENCE_S, Client, Kind, running
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -43,10 +44,16 @@ def namesrv_of(client: Client) -> str:
 
 
 def replied(client: Client, topic: str, count: int = REQUESTS) -> dict[int, str]:
-    before = len(client.driver.said("replied"))
-    client.driver.do("request", topic=topic, first=0, count=count)
-    said = client.driver.said("replied")[before:]
-    return {int(one["number"]): one["body"] for one in said}
+    """Ask; return the replies, or fail with what the client says of what it did not get."""
+    driver = client.driver
+    before, failed = len(driver.said("replied")), len(driver.said("unreplied"))
+    asked = {"topic": topic, "first": 0, "count": count, "timeout": int(PATIENCE_S * 1000)}
+    driver.do("request", timeout_s=PATIENCE_S + 30, **asked)
+    reasons = {b64decode(one["reason"]).decode() for one in driver.said("unreplied")[failed:]}
+    unanswered = [b64decode(one["reason"]).decode() for one in driver.said("unanswered")]
+    begun = sum(one["topic"] == topic for one in driver.said("begun"))
+    assert not reasons, f"{reasons}; handled {begun}, not answered {unanswered}\n{driver.tail()}"
+    return {int(one["number"]): one["body"] for one in driver.said("replied")[before:]}
 
 
 def test_java_asks_java(client: Client) -> None:
@@ -79,7 +86,7 @@ def test_we_ask_java(client: Client) -> None:
 
         def ask(number: int) -> bytes:
             body = str(number).encode()
-            return producer.request(topic, body, key=f"k{number % 3}", timeout=30).body
+            return producer.request(topic, body, key=f"k{number % 3}", timeout=PATIENCE_S).body
 
         assert list(pool.map(ask, range(REQUESTS))) == [b"re-%d" % n for n in range(REQUESTS)]
     client.stop("answers")

@@ -55,7 +55,7 @@ def test_a_java_client_works_where_plain_text_is_refused(tmp_path: Path) -> None
             driver.do(
                 "push", name="r", group="g", topic="made_by_sending", tags="*", mode="concurrent"
             )
-            driver.wait(lambda: len(driver.messages("got")) >= 100, "100 messages", timeout_s=30)
+            driver.wait(lambda: len(driver.messages("got")) >= 100, "100 messages")
             assert by_queue(driver.messages("got")) == as_sent(0, 100)
         finally:
             driver.end()
@@ -131,9 +131,7 @@ def test_a_java_client_with_a_certificate_of_its_own(tmp_path: Path) -> None:
                     "push", name="r", group="g", topic="made_by_sending", tags="*",
                     mode="concurrent",
                 )  # fmt: skip
-                driver.wait(
-                    lambda: len(driver.messages("got")) >= 100, "100 messages", timeout_s=30
-                )
+                driver.wait(lambda: len(driver.messages("got")) >= 100, "100 messages")
                 assert by_queue(driver.messages("got")) == as_sent(0, 100)
             finally:
                 driver.end()

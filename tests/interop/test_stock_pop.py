@@ -66,7 +66,7 @@ def test_mqadmin_sets_how_a_group_consumes(client: Client) -> None:
     topic, group = popping(client, "modes")
     for asked, mode in ((group, "POP"), ("others", "PULL")):
         client.push(asked, topic, group=asked, pop_ms=INVISIBLE_MS)
-        deadline, found = time.monotonic() + 30, set[str]()
+        deadline, found = time.monotonic() + AGAIN_S, set[str]()
         while found != {mode}:
             assert time.monotonic() < deadline, (asked, found)
             time.sleep(0.2)
