@@ -363,7 +363,7 @@ class FakeFiles:
 
     def listdir(self, path: Path) -> list[str]:
         start = os.path.join(path, "")  # in text: comparing paths costs ten times as much
-        names = (os.fspath(name) for name in self._names)
+        names = (os.fspath(name) for name in [*self._names])  # a thread may write another file
         below = (name[len(start) :] for name in names if name.startswith(start))
         return sorted(name for name in below if name and "/" not in name)
 
@@ -388,7 +388,7 @@ class FakeFiles:
 
     def remove_tree(self, path: Path) -> None:
         self._alive()
-        below = [name for name in self._names if path == name or path in name.parents]
+        below = [name for name in [*self._names] if path == name or path in name.parents]
         for name in sorted(below, reverse=True):
             self._count("remove", name)
             self._rename_steps(name.parent, [(name, False, None)])
@@ -404,7 +404,8 @@ class FakeFiles:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         self._count("sync", path)
         left = []
-        for directory, steps in self._name_changes:
+        changes, self._name_changes = self._name_changes, []  # a thread may write another file
+        for directory, steps in changes:
             if directory != path:
                 left.append((directory, steps))
                 continue
@@ -413,7 +414,7 @@ class FakeFiles:
                     self._durable_names[name] = inode
                 else:
                     _forget(self._durable_names, name)
-        self._name_changes = left
+        self._name_changes[:0] = left
 
     def write_back(self) -> None:
         """Do nothing: no code may rely on it."""
@@ -446,7 +447,7 @@ class FakeFiles:
     @property
     def used_bytes(self) -> int:
         """Return the bytes that files occupy, in whole pages."""
-        inodes = {id(inode): inode for inode in self._names.values() if inode is not None}
+        inodes = {id(inode): inode for inode in [*self._names.values()] if inode is not None}
         return PAGE * sum(len(inode.content.pages) for inode in inodes.values())
 
     def read(self, path: Path) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import sys
+import threading
 from pathlib import Path
 from random import Random
 
@@ -178,3 +180,26 @@ def test_a_directory_made_again_has_nothing_of_the_one_before(seed: int) -> None
     for directory in (home, *home.parents):
         files.fsync_dir(directory)
     assert files.crash(Random(seed)).listdir(home) == ["file"]
+
+
+def test_names_are_read_while_a_thread_makes_others(files: FakeFiles) -> None:
+    """A broker deletes a topic while another thread saves a file."""
+
+    def save() -> None:
+        for number in range(1000):
+            files.open(ROOT / f"saved{number}", create=True, size=1)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    saver = threading.Thread(target=save)
+    try:
+        saver.start()
+        while saver.is_alive():
+            files.makedirs(Path("/topic"))
+            files.open(Path("/topic/0"), create=True, size=1)
+            files.remove_tree(Path("/topic"))
+            files.listdir(ROOT)
+    finally:
+        saver.join()
+        sys.setswitchinterval(before)
+    assert len(files.listdir(ROOT)) == 1000
