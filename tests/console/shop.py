@@ -63,10 +63,14 @@ class Shop:
             )
             billing.on("orders", order="key", on_failure=inorder.Park(attempts=1))(self.bill)
             await billing.start()
+            mailing = inorder.aio.Consumer(self.namesrv, group="mailing", consume_from="first")
+            mailing.on("payments", on_failure=inorder.DeadLetter(attempts=0))(_mail)
+            await mailing.start()
             await asyncio.sleep(3)
             print("filled", flush=True)
             await asyncio.gather(self._tick(producer), self._orders())
             await billing.close()
+            await mailing.close()
 
     async def _orders(self) -> None:
         """Follow the lines on standard input."""
@@ -82,6 +86,11 @@ class Shop:
         while self.namesrv:
             await producer.send("orders", b'{"order": 99}', key="order-99", tag="tick")
             await asyncio.sleep(0.2)
+
+
+async def _mail(message: inorder.ReceivedMessage) -> None:
+    if message.key == "account-3":
+        raise ValueError(f"no such address {HOSTILE}")
 
 
 async def _read(message: inorder.ReceivedMessage) -> None: ...

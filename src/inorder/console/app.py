@@ -14,17 +14,19 @@ import asyncio
 import difflib
 import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from importlib import resources
 from typing import Final
 
 import inorder
+from inorder.client.rules.traces import TraceView
 from inorder.clock import Clock
-from inorder.console import reads, story, web
+from inorder.console import letters, reads, story, web
 from inorder.console.actions import Actions, ReadTime
 from inorder.console.audit import Audits
 from inorder.console.markup import Html, el
 from inorder.console.pages import cluster, groups, messages, topics
+from inorder.console.pages import letters as letter_pages
 from inorder.console.pages.frame import (
     Page,
     Viewer,
@@ -372,6 +374,8 @@ class Console:
                 return await self._owners(name, ask, visitor)
             case (name, "offsets"):
                 return await self._offsets(name, ask, visitor, viewer)
+            case (name, "dead-letters"):
+                return await self._dead_letters(name, ask, visitor, viewer)
         raise NotFound("there is no such page")
 
     async def _owners(self, name: str, ask: Ask, visitor: Visitor) -> Page:
@@ -383,6 +387,15 @@ class Console:
             name, locks, page_of(locks or (), ask.number("page")), visitor.watch.history,
             self._viewer(visitor, notices=False), self._clock.now_ms(),
         )  # fmt: skip
+
+    async def _dead_letters(self, name: str, ask: Ask, visitor: Visitor, viewer: Viewer) -> Page:
+        await visitor.admin.groups.describe(name)
+        found, total = await reads.dead_letters(visitor.admin, name)
+        rows = page_of(found, ask.number("page"), word=ask.word("word"),
+                       name=lambda one: f"{one.key} {one.origin} {one.cause}")  # fmt: skip
+        return letter_pages.dead_letters(
+            name, rows, letters.causes(found), len(found), total, viewer
+        )
 
     async def _offsets(self, name: str, ask: Ask, visitor: Visitor, viewer: Viewer) -> Page:
         view = await visitor.admin.groups.describe(name)
@@ -450,19 +463,18 @@ class Console:
                            found.next_offset)  # fmt: skip
 
     async def _message(self, ask: Ask, visitor: Visitor) -> Page:
-        topic, queue = ask.word("topic"), queue_of(ask.word("topic"), ask.word("queue"))
+        queue = queue_of(ask.word("topic"), ask.word("queue"))
         if queue is None:
             raise UsageError("name a topic, a queue (broker/number) and an offset")
         one = await visitor.admin.messages.by_offset(queue, ask.number("offset", 0))
+        traced: Sequence[TraceView] | str
         try:
             traced = await visitor.admin.messages.traces(one.message_id)
         except TopicNotRouted:
-            return messages.message(
-                one, "There is no trace topic: brokers make one with traceTopicEnable=true."
-            )
+            traced = "There is no trace topic: brokers make one with traceTopicEnable=true."
         except InorderError as error:
-            return messages.message(one, f"Traces could not be read: {error}")
-        return messages.message(one, traced) if topic else messages.message(one, "")
+            traced = f"Traces could not be read: {error}"
+        return messages.message(one, traced, self._viewer(visitor, notices=False))
 
     async def _keys(self, ask: Ask, visitor: Visitor) -> Page:
         names = await visitor.admin.topics.names()

@@ -54,6 +54,7 @@ def tabs(group: str) -> list[tuple[str, str]]:
         ("Owners", path("groups", group, "owners")),
         ("Offsets", path("groups", group, "offsets")),
         ("Parked", path("parked", group=group)),
+        ("Dead letters", path("groups", group, "dead-letters")),
     ]
 
 

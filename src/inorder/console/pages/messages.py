@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from inorder.client.rules.traces import TraceView
+from inorder.console.letters import letter_of
 from inorder.console.markup import EMPTY, Html, Node, el, join
+from inorder.console.pages import letters
 from inorder.console.pages import topics as topic_pages
 from inorder.console.pages.frame import (
     Page,
     Section,
+    Viewer,
     asking,
     badge,
     card,
@@ -30,6 +33,7 @@ from inorder.console.rules import Level, path
 from inorder.console.story import Evidence, Kind, Step, Verdict
 from inorder.escaping import escaped_body, escaped_json
 from inorder.model import ReceivedMessage, TopicQueue
+from inorder.wire.names import DEAD_LETTER_PREFIX
 
 BODY_BYTES_MAX: Final = 64 * 1024
 HEX_BYTES_MAX: Final = 4096
@@ -107,8 +111,8 @@ def _found(topic: str, asked: dict[str, str], found: Found) -> Html:
     )  # fmt: skip
 
 
-def message(one: ReceivedMessage, traces: Sequence[TraceView] | str) -> Page:
-    """Return one message."""
+def message(one: ReceivedMessage, traces: Sequence[TraceView] | str, viewer: Viewer) -> Page:
+    """Return one message; a dead letter with the form to send it again."""
     topic = one.topic
     head = facts(
         ("Topic", link(topic, path("topics", topic))),
@@ -148,12 +152,20 @@ def message(one: ReceivedMessage, traces: Sequence[TraceView] | str) -> Page:
             Section("body", card("Body", body_of(one.body))),
             Section("properties", card("Properties", shown)),
             Section("traces", card("Traces", steps)),
+            Section("again", _again(one, viewer)),
             Section("near", el("p", [join(each, " ") for each in near], class_="near")),
         ],
         crumbs=(("Topics", "/topics"), (topic, path("topics", topic))),
         cli=f"inorder message get {topic} --queue {one.queue.index} --offset {one.offset} "
         f"--broker {one.queue.broker}",
     )  # fmt: skip
+
+
+def _again(one: ReceivedMessage, viewer: Viewer) -> Html:
+    if not one.topic.startswith(DEAD_LETTER_PREFIX):
+        return EMPTY
+    letter = letter_of(one)
+    return letters.again(letter.place, letter.group, viewer)
 
 
 def body_of(body: bytes) -> Html:
