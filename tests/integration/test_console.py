@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,68 @@ def test_pages_of_a_cluster_at_work(tmp_path: Path) -> None:
         await consumer.close()
 
     play(tmp_path, story)
+
+
+def test_every_page_is_there_as_data_too(tmp_path: Path) -> None:
+    """With .json behind its path: numbers as numbers, texts whole; errors are data as well."""
+
+    async def story(found: Site) -> None:
+        await given_up(found, 12)
+        browser = found.browser()
+
+        async def data(path: str, status: int = 200) -> Any:
+            answer = await browser.get(path)
+            assert (answer.status, answer.headers["content-type"]) == (status, "application/json")
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            whole = json.loads(answer.body)
+            return whole["data"] if status == 200 else whole
+
+        for page in ("overview", "topics/orders/resize", "groups/billing/owners",
+                     "groups/billing/offsets", "parked", "audit", "settings"):  # fmt: skip
+            assert await data(f"/{page}.json")
+        (row,) = (await data("/topics.json?word=orders"))["topics"]["rows"]
+        assert (row["name"], row["queues"], row["messages"]) == ("orders", 2, 12)
+        topic = await data("/topics/orders.json")
+        assert sum(one["max_offset"] for one in topic["queues"]["rows"]) == 12
+        group = await data("/groups/billing.json")
+        assert group["why"][0]["level"] == "warn"
+        assert (await data("/groups.json"))["groups"]["total"] == 1
+        rows = (await data("/messages.json?topic=orders&key=order-2"))["found"]["messages"]
+        assert [one["body"] for one in rows] == [{"text": f'{{"n": {n}}}'} for n in (2, 6, 10)]
+        one = await data("/message.json?topic=%25DLQ%25billing&queue=broker-a/0&offset=1")
+        assert one["message"]["properties"]["INORDER_DEAD_ERROR"].endswith(EVIL)
+        assert one["body_bytes"] == 8
+        letters = await data("/groups/billing/dead-letters.json")
+        assert [each["letters"] for each in letters["causes"]] == [3]
+        steps = (await data("/keys.json?topic=orders&key=order-1"))["steps"]
+        assert steps[0]["kind"] == "sent"
+        assert (await data("/brokers.json"))["brokers"][0]["name"] == "broker-a"
+        assert (await data("/find.json?q=order"))["found"][0]["link"] == "/topics/orders"
+        assert "ordesr" in (await data("/topics/ordesr.json", 404))["error"]
+        assert (await data("/keys.json", 404))["error"].startswith("this page is a form")
+        page = await browser.get("/groups/billing/owners?page=1")
+        assert 'href="/groups/billing/owners.json?page=1"' in page.body
+        assert 'href="/overview.json"' in (await browser.get("/")).body
+        operator = await found.operator()
+        shown = await operator.get("/settings")
+        secrets_ = {shown.csrf(), *operator.cookies.values(), found.token}
+        for path in ("/settings.json", "/parked.json", "/overview.json"):
+            told = (await operator.get(path)).body
+            assert not [each for each in secrets_ if each in told]
+
+    play(tmp_path, story)
+
+
+def test_data_is_for_who_may_see_the_page(tmp_path: Path) -> None:
+    """Where strangers see nothing they get the reason, and who signs in gets the data."""
+
+    async def story(found: Site) -> None:
+        browser = found.browser()
+        refused = await browser.get("/topics.json")
+        assert (refused.status, json.loads(refused.body)) == (401, {"error": "sign in first"})
+        assert (await (await found.operator()).get("/topics.json")).status == 200
+
+    play(tmp_path, story, looks=False)
 
 
 def test_names_that_are_not_there(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The console: which page answers a path, who may ask, and what is sent while a page is open.
 
     guard     the Host header names this console
-    get       pages; /live sends a page's live sections again when they change; /static
+    get       pages, and with .json the same as data; /live sends a page's live sections again
+              when they change; /static
     post      changes (`console/actions.py`): from this console's pages, with the session's token
 
 A page asks the cluster with the visitor's own credentials. What goes wrong is a page that says
@@ -21,7 +22,7 @@ from typing import Final
 import inorder
 from inorder.client.rules.traces import TraceView
 from inorder.clock import Clock
-from inorder.console import letters, reads, story, web
+from inorder.console import data, letters, reads, story, web
 from inorder.console.actions import Actions, ReadTime
 from inorder.console.audit import Audits
 from inorder.console.markup import Html, el
@@ -153,6 +154,9 @@ class Console:
         parts = web.parts_of(request.path)
         if parts[:1] == ("static",):
             return self._static(parts[1:])
+        page_parts = data.page_parts(parts)
+        if page_parts is not None:
+            return await self._data(Ask(page_parts, request.query, {}, _target(request)), request)
         target = _target(request)
         ask = Ask(parts, request.query, {}, target)
         visitor = self._sessions.find(web.cookie_of(request, self._cookie))
@@ -171,6 +175,25 @@ class Console:
                 return web.go(path("sign-in", back=target))
             page = error_page("Not allowed", error, 403, "Ask who administers the users.")
         return web.page(self._frame(page, visitor, target), page.status)
+
+    async def _data(self, ask: Ask, request: Request) -> Response:
+        """Return a page as data; who may not see it gets no page to sign in, but the reason."""
+        visitor = self._sessions.find(web.cookie_of(request, self._cookie))
+        if not visitor.signed_in and not self._sessions.looks:
+            return http.as_json({"error": "sign in first"}, 401)
+        try:
+            page = await self._page(ask, visitor)
+        except AccessDenied as error:
+            return http.as_json({"error": str(error)}, 403 if visitor.signed_in else 401)
+        if not page.data:
+            return http.as_json({"error": "this page is a form and has no data"}, 404)
+        if page.status != 200:
+            return http.as_json(data.plain(page.data), page.status)
+        shot = visitor.watch.snapshot
+        return http.as_json(
+            {"title": page.title, "seen_at_ms": shot.at_ms, "command": page.cli,
+             "data": data.plain(page.data)}
+        )  # fmt: skip
 
     async def _page(self, ask: Ask, visitor: Visitor) -> Page:
         """Return the page of a path, or one that says why there is none. Raises AccessDenied."""

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from inorder.console.data import ROW_BYTES_MAX, head
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire.extensions import DEAD_ERROR, OUR_PREFIX, SOURCE
 from inorder.wire.names import DEAD_LETTER_PREFIX
 from inorder.wire.properties import SET_BY_OTHERS
 
 ORIGINS: Final = ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC")
-BODY_SHOWN_BYTES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def letter_of(message: ReceivedMessage) -> Letter:
         message.queue, message.offset,
         next((found[name] for name in ORIGINS if found.get(name)), ""),
         message.key or "", message.tag or "", found.get(DEAD_ERROR, tried), attempts,
-        message.stored_at_ms, message.body[:BODY_SHOWN_BYTES],
+        message.stored_at_ms, head(message.body, ROW_BYTES_MAX),
     )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ def dead_letters(
         crumbs=(("Groups", "/groups"), (name, path("groups", name))),
         tabs=tabs(name), tab=base,
         cli=f"inorder pipeline dead-letters {name}",
+        data={"causes": found, "letters": rows, "read": read, "total": total},
     )  # fmt: skip
 
 

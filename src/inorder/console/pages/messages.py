@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from inorder.client.rules.traces import TraceView
+from inorder.console.data import BODY_BYTES_MAX, ROW_BYTES_MAX, head
 from inorder.console.letters import letter_of
 from inorder.console.markup import EMPTY, Html, Node, el, join
 from inorder.console.pages import letters
@@ -35,7 +37,6 @@ from inorder.escaping import escaped_body, escaped_json
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire.names import DEAD_LETTER_PREFIX
 
-BODY_BYTES_MAX: Final = 64 * 1024
 HEX_BYTES_MAX: Final = 4096
 LIVE_SCAN_MAX: Final = 20_000
 """A story for which more messages are looked at is not told anew every two seconds."""
@@ -77,7 +78,13 @@ def messages(
         tabs=topic_pages.tabs(topic) if topic else (),
         tab=path("messages", topic=topic),
         cli=f"inorder message find {topic or 'TOPIC'} --from 10m",
+        data={"topic": topic, "found": found and _rows(found), "error": error},
     )  # fmt: skip
+
+
+def _rows(found: Found) -> Found:
+    short_ = [replace(one, body=head(one.body, ROW_BYTES_MAX)) for one in found.messages]
+    return replace(found, messages=short_)
 
 
 def _found(topic: str, asked: dict[str, str], found: Found) -> Html:
@@ -158,6 +165,7 @@ def message(one: ReceivedMessage, traces: Sequence[TraceView] | str, viewer: Vie
         crumbs=(("Topics", "/topics"), (topic, path("topics", topic))),
         cli=f"inorder message get {topic} --queue {one.queue.index} --offset {one.offset} "
         f"--broker {one.queue.broker}",
+        data={"message": one, "body_bytes": len(one.body), "traces": traces},
     )  # fmt: skip
 
 
@@ -275,6 +283,17 @@ def story(
         crumbs=(("Topics", "/topics"), (told.topic, path("topics", told.topic)),
                 ("Keys", path("keys", topic=told.topic))),
         cli=f"inorder message find {told.topic} --key {told.key}",
+        data={
+            "topic": told.topic, "key": told.key, "steps": steps, "groups": told.groups,
+            "verdicts": [
+                {"group": one.group, "stored": one.stored, "handled": one.handled,
+                 "below_offset": one.below_offset, "in_order": one.in_order,
+                 "findings": one.report and one.report.by_kind}
+                for one in verdicts
+            ],
+            "versions": [one.number for one in told.versions], "not_known": told.not_known,
+            "scanned": told.scanned, "cut": told.cut,
+        },
     )  # fmt: skip
 
 
