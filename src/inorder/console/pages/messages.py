@@ -252,6 +252,7 @@ def story(
         f"Looked at {told.scanned:,} messages in {spent_ms:,} ms; {len(told.messages)} are of "
         "this key."
     )
+    live = told.scanned <= LIVE_SCAN_MAX
     queues = sorted({one.queue for one in told.messages})
     places = ", ".join(f"{one.broker}/{one.index}" for one in queues) or "–"
     head = facts(
@@ -268,14 +269,14 @@ def story(
     return Page(
         f"Key {told.key} of {told.topic}",
         [
-            Section("facts", head),
-            Section("verdict", join(map(_verdict, verdicts))),
+            Section("facts", head, live=live),
+            Section("verdict", join(map(_verdict, verdicts)), live=live),
             Section("story", card(
                 "Its story", el("p", scanned, class_="faint"),
                 el("p", f"The scan is not complete: it {told.cut}.", class_="failure")
                 if told.cut else None,
                 line,
-            ), live=told.scanned <= LIVE_SCAN_MAX),
+            ), live=live),
             Section("unknown", card("What is not told", el("ul", unknown, class_="list"))
                     if unknown else EMPTY),
             Section("ask", card("Another key", form)),
@@ -301,8 +302,8 @@ def _verdict(one: Verdict) -> Html:
     counts = f"{one.stored} stored, {one.below_offset} below the group's offset"
     if one.report is None:
         return el(
-            "p", badge("not judged", Level.UNKNOWN), f" Group {one.group}: {counts}. No client "
-            "of it traced its handlers (trace=True), so the order checker has nothing to judge.",
+            "p", badge("not judged", Level.UNKNOWN), f" Group {one.group}: {counts}. No handler "
+            "of it is in the trace topic, so the order checker has nothing to judge.",
             class_="verdict",
         )  # fmt: skip
     if one.in_order:
