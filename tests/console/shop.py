@@ -47,6 +47,7 @@ class Shop:
         async with inorder.aio.Admin(self.namesrv) as admin:
             await admin.topics.create("orders", queues=4)
             await admin.topics.create("payments", queues=2)
+            await admin.topics.create("post", queues=1)
         async with inorder.aio.Producer(self.namesrv, group="shop", trace=True) as producer:
             for step in range(2):
                 await self.send(producer, step)
@@ -58,13 +59,15 @@ class Shop:
             await reports.close()
             for number in range(40):
                 await producer.send("payments", b"%d" % number, key=f"account-{number % 7}")
+            for number in range(6):
+                await producer.send("post", b"%d" % number, key=f"customer-{number % 2}")
             billing = inorder.aio.Consumer(
                 self.namesrv, group="billing", trace=True, consume_from="first"
             )
             billing.on("orders", order="key", on_failure=inorder.Park(attempts=1))(self.bill)
             await billing.start()
             mailing = inorder.aio.Consumer(self.namesrv, group="mailing", consume_from="first")
-            mailing.on("payments", on_failure=inorder.DeadLetter(attempts=0))(_mail)
+            mailing.on("post", on_failure=inorder.DeadLetter(attempts=0))(_mail)
             await mailing.start()
             await asyncio.sleep(3)
             print("filled", flush=True)
@@ -89,7 +92,7 @@ class Shop:
 
 
 async def _mail(message: inorder.ReceivedMessage) -> None:
-    if message.key == "account-3":
+    if message.key == "customer-1":
         raise ValueError(f"no such address {HOSTILE}")
 
 

@@ -238,11 +238,11 @@ def test_dead_letters_are_looked_at_and_sent_again(hand: Hand) -> None:
     hand.picture("dead-letter")
     hand.fill("Reason", "address mended", within="#again")
     hand.press("Send again")
-    hand.sees("1 dead letters went to their topics again")
+    hand.sees("1 dead letter sent again, to the topics of origin")
     for box in hand.browser.find_elements("css selector", "#letters input[type=checkbox]"):
         box.click()
     hand.press("Dry run")
-    hand.sees("1 were sent again before; nothing has changed")
+    hand.sees("1 was sent again before; nothing has changed")
     assert "hacked" not in hand.browser.title
 
 

@@ -496,9 +496,10 @@ def test_dead_letters_are_sent_again_once_and_in_order(tmp_path: Path) -> None:
 
         assert "2 dead letters would be sent again; nothing has changed" in await post("dry", 2, 0)
         assert len(await stored_now()) == 16
-        assert "2 dead letters went to their topics again" in await post("send", 2, 0)
-        assert "2 dead letters went to their topics again; 2 were sent again before" in await post(
-            "send", 3, 2, 1, 0
+        assert "2 dead letters sent again, to the topics of origin" in await post("send", 2, 0)
+        assert (
+            "2 dead letters sent again, to the topics of origin; 2 were sent again before"
+            in await post("send", 3, 2, 1, 0)
         )
         again = [one for one in await stored_now() if "inorder_source" in one.properties]
         assert [one.properties["inorder_source"][-1] for one in again] == ["0", "2", "1", "3"]

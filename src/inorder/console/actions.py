@@ -157,9 +157,10 @@ class Actions:
                 raise UsageError("a chosen dead letter does not say which topic it came from")
             there = await reads.sent_again(visitor.admin, self._clock, found)
             wanted = [one for one in letters.in_order(found) if one.place not in there]
-            before = f"; {len(there)} were sent again before" if there else ""
+            were = "was" if len(there) == 1 else "were"
+            before = f"; {len(there)} {were} sent again before" if there else ""
             if do == "dry":
-                visitor.tell(Level.UNKNOWN, f"{len(wanted)} dead letters would be sent again"
+                visitor.tell(Level.UNKNOWN, f"{_letters(len(wanted))} would be sent again"
                              f"{before}; nothing has changed")  # fmt: skip
                 return path(*ask.parts)
             sent = 0
@@ -170,8 +171,8 @@ class Actions:
                         sent += 1
             except InorderError as error:
                 raise InorderError(f"{error}; {sent} of {len(wanted)} were sent again") from error
-        self._done(visitor, f"send {sent} dead letters of {group} again", reason,
-                   f"{sent} dead letters went to their topics again{before}")  # fmt: skip
+        self._done(visitor, f"send {_letters(sent)} of {group} again", reason,
+                   f"{_letters(sent)} sent again, to the topics of origin{before}")  # fmt: skip
         return path(*ask.parts)
 
     async def _take(self, ask: Ask, visitor: Visitor) -> Answer:
@@ -255,6 +256,10 @@ async def _send_letter(producer: Producer, message: ReceivedMessage, one: letter
         keys=tuple(message.properties.get(KEYS, "").split()),
         properties=letters.properties_again(message),
     )  # fmt: skip
+
+
+def _letters(count: int) -> str:
+    return f"{count} dead letter{'' if count == 1 else 's'}"
 
 
 def _viewer(visitor: Visitor) -> Viewer:

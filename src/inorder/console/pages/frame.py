@@ -415,10 +415,8 @@ def _cli(page: Page, at: str) -> Html:
         "The same on the command line: ", el("code", page.cli, id="cli"),
         el("button", "Copy", type="button", class_="quiet", data_copy="cli"),
     ) if page.cli else ()  # fmt: skip
-    return el(
-        "p", command, link("as JSON", path_of(at), type="application/json") if has_data else None,
-        class_="cli",
-    )  # fmt: skip
+    data = link("as JSON", path_of(at), type="application/json") if has_data else None
+    return el("p", command, " · " if command and data else None, data, class_="cli")
 
 
 def _help() -> Html:
