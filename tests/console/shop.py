@@ -47,6 +47,7 @@ class Shop:
         async with inorder.aio.Admin(self.namesrv) as admin:
             await admin.topics.create("orders", queues=4)
             await admin.topics.create("payments", queues=2)
+            await admin.topics.create("post", queues=1)
         async with inorder.aio.Producer(self.namesrv, group="shop", trace=True) as producer:
             for step in range(2):
                 await self.send(producer, step)
@@ -58,15 +59,21 @@ class Shop:
             await reports.close()
             for number in range(40):
                 await producer.send("payments", b"%d" % number, key=f"account-{number % 7}")
+            for number in range(6):
+                await producer.send("post", b"%d" % number, key=f"customer-{number % 2}")
             billing = inorder.aio.Consumer(
                 self.namesrv, group="billing", trace=True, consume_from="first"
             )
             billing.on("orders", order="key", on_failure=inorder.Park(attempts=1))(self.bill)
             await billing.start()
+            mailing = inorder.aio.Consumer(self.namesrv, group="mailing", consume_from="first")
+            mailing.on("post", on_failure=inorder.DeadLetter(attempts=0))(_mail)
+            await mailing.start()
             await asyncio.sleep(3)
             print("filled", flush=True)
             await asyncio.gather(self._tick(producer), self._orders())
             await billing.close()
+            await mailing.close()
 
     async def _orders(self) -> None:
         """Follow the lines on standard input."""
@@ -82,6 +89,11 @@ class Shop:
         while self.namesrv:
             await producer.send("orders", b'{"order": 99}', key="order-99", tag="tick")
             await asyncio.sleep(0.2)
+
+
+async def _mail(message: inorder.ReceivedMessage) -> None:
+    if message.key == "customer-1":
+        raise ValueError(f"no such address {HOSTILE}")
 
 
 async def _read(message: inorder.ReceivedMessage) -> None: ...

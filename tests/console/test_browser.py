@@ -32,6 +32,8 @@ PAGES = {
     "group": "/groups/billing",
     "owners": "/groups/billing/owners",
     "offsets": "/groups/reports/offsets?topic=payments&to=beginning",
+    "dead-letters": "/groups/mailing/dead-letters",
+    "dead-letter": "/message?topic=%25DLQ%25mailing&queue=broker-a/0&offset=0",
     "messages": "/messages?topic=orders",
     "message": "/message?topic=orders&queue=broker-a/0&offset=0",
     "keys": "/keys",
@@ -221,6 +223,27 @@ def test_a_stuck_group_is_found_and_repaired(hand: Hand) -> None:
     hand.until(gone)
     hand.open("/settings")
     hand.sees("customer restored", "#log")
+
+
+def test_dead_letters_are_looked_at_and_sent_again(hand: Hand) -> None:
+    """From the group to its causes, a letter and its body; one alone, then the others, once."""
+    hand.open("/groups/mailing")
+    hand.follow("Dead letters", within="main .tabs")
+    hand.sees("ValueError: no such address <script>", "#causes")
+    hand.picture("dead-letters")
+    count = len(hand.browser.find_elements("css selector", "#letters input[type=checkbox]"))
+    assert count > 1
+    hand.browser.find_element("css selector", "#letters tbody td a").click()
+    hand.sees("INORDER_DEAD_ERROR", "#properties")
+    hand.picture("dead-letter")
+    hand.fill("Reason", "address mended", within="#again")
+    hand.press("Send again")
+    hand.sees("1 dead letter sent again, to the topics of origin")
+    for box in hand.browser.find_elements("css selector", "#letters input[type=checkbox]"):
+        box.click()
+    hand.press("Dry run")
+    hand.sees("1 was sent again before; nothing has changed")
+    assert "hacked" not in hand.browser.title
 
 
 def test_the_story_of_a_key_is_told(hand: Hand) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,68 @@ def test_pages_of_a_cluster_at_work(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_every_page_is_there_as_data_too(tmp_path: Path) -> None:
+    """With .json behind its path: numbers as numbers, texts whole; errors are data as well."""
+
+    async def story(found: Site) -> None:
+        await given_up(found, 12)
+        browser = found.browser()
+
+        async def data(path: str, status: int = 200) -> Any:
+            answer = await browser.get(path)
+            assert (answer.status, answer.headers["content-type"]) == (status, "application/json")
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            whole = json.loads(answer.body)
+            return whole["data"] if status == 200 else whole
+
+        for page in ("overview", "topics/orders/resize", "groups/billing/owners",
+                     "groups/billing/offsets", "parked", "audit", "settings"):  # fmt: skip
+            assert await data(f"/{page}.json")
+        (row,) = (await data("/topics.json?word=orders"))["topics"]["rows"]
+        assert (row["name"], row["queues"], row["messages"]) == ("orders", 2, 12)
+        topic = await data("/topics/orders.json")
+        assert sum(one["max_offset"] for one in topic["queues"]["rows"]) == 12
+        group = await data("/groups/billing.json")
+        assert group["why"][0]["level"] == "warn"
+        assert (await data("/groups.json"))["groups"]["total"] == 1
+        rows = (await data("/messages.json?topic=orders&key=order-2"))["found"]["messages"]
+        assert [one["body"] for one in rows] == [{"text": f'{{"n": {n}}}'} for n in (2, 6, 10)]
+        one = await data("/message.json?topic=%25DLQ%25billing&queue=broker-a/0&offset=1")
+        assert one["message"]["properties"]["INORDER_DEAD_ERROR"].endswith(EVIL)
+        assert one["body_bytes"] == 8
+        letters = await data("/groups/billing/dead-letters.json")
+        assert [each["letters"] for each in letters["causes"]] == [3]
+        steps = (await data("/keys.json?topic=orders&key=order-1"))["steps"]
+        assert steps[0]["kind"] == "sent"
+        assert (await data("/brokers.json"))["brokers"][0]["name"] == "broker-a"
+        assert (await data("/find.json?q=order"))["found"][0]["link"] == "/topics/orders"
+        assert "ordesr" in (await data("/topics/ordesr.json", 404))["error"]
+        assert (await data("/keys.json", 404))["error"].startswith("this page is a form")
+        page = await browser.get("/groups/billing/owners?page=1")
+        assert 'href="/groups/billing/owners.json?page=1"' in page.body
+        assert 'href="/overview.json"' in (await browser.get("/")).body
+        operator = await found.operator()
+        shown = await operator.get("/settings")
+        secrets_ = {shown.csrf(), *operator.cookies.values(), found.token}
+        for path in ("/settings.json", "/parked.json", "/overview.json"):
+            told = (await operator.get(path)).body
+            assert not [each for each in secrets_ if each in told]
+
+    play(tmp_path, story)
+
+
+def test_data_is_for_who_may_see_the_page(tmp_path: Path) -> None:
+    """Where strangers see nothing they get the reason, and who signs in gets the data."""
+
+    async def story(found: Site) -> None:
+        browser = found.browser()
+        refused = await browser.get("/topics.json")
+        assert (refused.status, json.loads(refused.body)) == (401, {"error": "sign in first"})
+        assert (await (await found.operator()).get("/topics.json")).status == 200
+
+    play(tmp_path, story, looks=False)
+
+
 def test_names_that_are_not_there(tmp_path: Path) -> None:
     """An unknown object is 404 and names the nearest; an unknown page too."""
 
@@ -138,6 +201,7 @@ CHANGES: list[tuple[str, dict[str, str]]] = [
     ("/parked", {"do": "redrive", "key": b"billing\x1forders\x1forder-1".hex()}),
     ("/groups/billing/offsets", {"topic": "orders", "to": "beginning", "confirm": "billing",
                                  "reason": "r"}),
+    ("/groups/billing/dead-letters", {"do": "send", "letter": b"%DLQ%billing|broker-a|0|0".hex()}),
     ("/groups/billing/take", {"queue": "orders/broker-a/0", "reason": "r"}),
     ("/settings", {"broker": "broker-a", "name": "autoCreateTopicEnable", "value": "false",
                    "reason": "r"}),
@@ -356,6 +420,97 @@ def test_parked_keys_are_redriven_and_dropped(tmp_path: Path) -> None:
         log = (await browser.get("/settings")).text
         assert "drop order-2 of billing test" in log
         await consumer.close()
+
+    play(tmp_path, story)
+
+
+async def given_up(found: Site, count: int) -> None:
+    """Let the group billing give up the messages of one key as dead letters."""
+    await fill(found, count)
+    consumer = inorder.aio.Consumer(
+        found.pair.namesrv_address, group="billing", consume_from="first"
+    )
+
+    @consumer.on("orders", order="key", on_failure=inorder.DeadLetter(attempts=0))
+    async def handle(message: inorder.ReceivedMessage) -> None:
+        if message.key == "order-1":
+            raise ValueError(f"no such customer {EVIL}")
+
+    await consumer.start()
+    store = found.pair.broker.store
+
+    async def dead() -> bool:
+        queue = store.find_queue("%DLQ%billing", 0)
+        return queue is not None and queue.visible_offset == count // 4
+
+    await until(dead)
+    await consumer.close()
+
+
+def letters_of(*offsets: int) -> list[str]:
+    """Return what a form says of dead letters."""
+    return [f"%DLQ%billing|broker-a|0|{one}".encode().hex() for one in offsets]
+
+
+def test_dead_letters_are_shown_with_their_cause(tmp_path: Path) -> None:
+    """By cause, one by one and alone; who is not signed in sees them and no form."""
+
+    async def story(found: Site) -> None:
+        await given_up(found, 12)
+        browser = found.browser()
+        page = await browser.get("/groups/billing/dead-letters")
+        assert page.status == 200
+        assert EVIL not in page.body
+        assert f"ValueError: no such customer {EVIL} orders 3 1" in page.text
+        assert "3 of 3 dead letters" in page.text
+        assert 'method="post"' not in page.body
+        some = await browser.get("/groups/billing/dead-letters?word=nothing")
+        assert "No dead letter has this word" in some.text
+        one = await browser.get("/message?topic=%25DLQ%25billing&queue=broker-a/0&offset=1")
+        assert "All dead letters of billing" in one.text
+        assert "Send again: sign in first." in one.text
+        empty = await browser.get("/groups/billing")
+        assert "Dead letters" in empty.text
+
+    play(tmp_path, story)
+
+
+def test_dead_letters_are_sent_again_once_and_in_order(tmp_path: Path) -> None:
+    """As they were, to their topic, those of a key in their order; a second time sends nothing."""
+
+    async def story(found: Site) -> None:
+        await given_up(found, 16)
+        browser = await found.operator()
+        base = "/groups/billing/dead-letters"
+        csrf = (await browser.get(base)).csrf()
+
+        async def post(do: str, *offsets: int) -> str:
+            fields = {"csrf": csrf, "do": do, "letter": letters_of(*offsets), "reason": "mended"}
+            return (await browser.follow(await browser.post(base, fields))).text
+
+        async def stored_now() -> list[inorder.ReceivedMessage]:
+            async with found.admin() as admin:
+                views = (await admin.topics.describe("orders")).queues
+                return [one for each in views
+                        for one in (await admin.messages.read(each.queue, 0)).messages]  # fmt: skip
+
+        assert "2 dead letters would be sent again; nothing has changed" in await post("dry", 2, 0)
+        assert len(await stored_now()) == 16
+        assert "2 dead letters sent again, to the topics of origin" in await post("send", 2, 0)
+        assert (
+            "2 dead letters sent again, to the topics of origin; 2 were sent again before"
+            in await post("send", 3, 2, 1, 0)
+        )
+        again = [one for one in await stored_now() if "inorder_source" in one.properties]
+        assert [one.properties["inorder_source"][-1] for one in again] == ["0", "2", "1", "3"]
+        assert {(one.key, one.tag) for one in again} == {("order-1", "paid")}
+        assert [one.body for one in again] == [b'{"n": %d}' % n for n in (1, 9, 5, 13)]
+        assert "INORDER_DEAD_ERROR" not in again[0].properties
+        assert "Not done: choose at least one" in await post("send")
+        assert "Not done" in await post("send", 99)
+        assert (
+            "send 2 dead letters of billing again mended" in (await browser.get("/settings")).text
+        )
 
     play(tmp_path, story)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_serve_process import TIMEOUT_S, accepts, inorder, ready, stop
+from tests.kit.certificates import Certificates
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +62,25 @@ def test_several_brokers_have_one_console(tmp_path: Path) -> None:
         _, page = get(f"{url}/brokers")
         assert "broker-a" in page
         assert "broker-b" in page
+        assert stop(process)[0] == 0
+
+
+@pytest.mark.parametrize("auth", ["none", "require"])
+def test_the_console_of_servers_that_enforce_tls_reaches_them(tmp_path: Path, auth: str) -> None:
+    """It is handed the authority of the servers, and their certificate where they ask for one."""
+    files = Certificates(tmp_path, "127.0.0.1")
+    settings = {
+        "tls_mode": "enforcing", "tls_certificate": files.cert, "tls_key": files.key,
+        "tls_client_trust": files.ca, "tls_client_auth": auth, "tls_trust": files.ca,
+    }  # fmt: skip
+    sets = [word for name, value in settings.items() for word in ("--set", f"net.{name}={value}")]
+    words = ("up", *PORTS, "--data", str(tmp_path / "d"), "--console", *sets)
+    with inorder(*words, cwd=tmp_path) as process:
+        url = ready(process)["console"]
+        status, page = get(f"{url}/topics")
+        assert (status, "The cluster did not answer" in page) == (200, False)
+        _, page = get(f"{url}/brokers")
+        assert "broker-a" in page
         assert stop(process)[0] == 0
 
 

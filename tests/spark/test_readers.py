@@ -275,7 +275,8 @@ def test_results_at_least_once_say_where_they_come_from(namesrv: str) -> None:
     import pyarrow as pa
 
     from inorder.spark.sink.options import parse as sink_options
-    from inorder.spark.sink.service import SOURCE, send_rows
+    from inorder.spark.sink.service import send_rows
+    from inorder.wire.extensions import SOURCE
 
     row = {"body": b"x", "key": "k", "source_topic": "orders", "source_broker": BROKER,
            "source_queue": 1, "source_offset": 17}  # fmt: skip

@@ -15,8 +15,9 @@ from inorder.spark.cluster import Cluster
 from inorder.spark.sink import packing
 from inorder.spark.sink.options import parse
 from inorder.spark.sink.sender import AHEAD_MAX, Sender
-from inorder.spark.sink.service import SOURCE, send_rows
+from inorder.spark.sink.service import send_rows
 from inorder.sync import producer as blocking_producer
+from inorder.wire.extensions import SOURCE
 from inorder.wire.requests.sendframes import by_map
 from tests.spark.jobkit import stored
 

@@ -23,10 +23,11 @@ from inorder.wire.ids import show_address
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from inorder.cli.running import Startable
     from inorder.cli.target import Target
+    from inorder.config import NetConfig
     from inorder.console.app import Console
 
 log = get_logger("inorder.console")
@@ -154,11 +155,37 @@ def _say_ready(url: str, enter: str, output: Output, *, given: bool) -> None:
         put_line(f"To change things where brokers have no users, once: {enter}", flush=True)
 
 
+def tls_environment(net: NetConfig, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which the child uses TLS where a server's own calls do.
+
+    What `env` says already stays. With `tls_users` a certificate is a user, and the console is
+    none: it shows only one that `env` names.
+    """
+    if not net.tls_enable and net.tls_mode != "enforcing":
+        return {}
+    found = {"INORDER_TLS": "true"}
+    if net.tls_client_trust:
+        found["INORDER_TLS_CA"] = net.tls_client_trust
+    checked = net.tls_client_verify and bool(net.tls_enable or net.tls_client_trust)
+    if not checked and not env.get("INORDER_TLS_CA"):
+        found["INORDER_TLS_INSECURE"] = "true"
+    if net.tls_client_auth != "none" and not net.tls_users and not env.get("INORDER_TLS_CERT"):
+        if net.tls_client_certificate:
+            pair = (net.tls_client_certificate, net.tls_client_key, net.tls_client_key_password)
+        else:
+            pair = (net.tls_certificate, net.tls_key, net.tls_key_password)
+        names = ("INORDER_TLS_CERT", "INORDER_TLS_KEY", "INORDER_TLS_KEY_PASSWORD")
+        found |= dict(zip(names, pair, strict=True))
+    return {name: value for name, value in found.items() if value and not env.get(name)}
+
+
 class ConsoleProcess:
     """The console of `inorder up --console`: a child process."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], net: NetConfig) -> None:
+        """`net`: how its servers use TLS."""
         self._words = list(words)
+        self._net = net
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
         self.enter = ""
@@ -171,6 +198,7 @@ class ConsoleProcess:
             sys.executable, "-P", "-m", "inorder.cli.main", "console", "--supervised",
             "-o", "json", "--namesrv", name_servers, *self._words,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+            env={**os.environ, **tls_environment(self._net, os.environ)},
         )  # fmt: skip
         assert process.stdout is not None
         line = await process.stdout.readline()
@@ -207,9 +235,13 @@ class WithConsole:
     """Servers and their console, which start and stop together."""
 
     def __init__(
-        self, servers: Startable, name_servers: Callable[[], str], words: Sequence[str]
+        self,
+        servers: Startable,
+        name_servers: Callable[[], str],
+        words: Sequence[str],
+        net: NetConfig,
     ) -> None:
-        self.process = ConsoleProcess(words)
+        self.process = ConsoleProcess(words, net)
         self._servers = servers
         self._name_servers = name_servers
 

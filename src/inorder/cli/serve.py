@@ -159,6 +159,7 @@ def _serve_pair(
             output,
             namesrv=lambda: pair.namesrv_address,
             console=console,
+            net=broker_config.net,
         )
 
 
@@ -175,6 +176,7 @@ def _serve_all(
     *,
     namesrv: Callable[[], str],
     console: list[str] | None,
+    net: NetConfig,
     kill: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until a signal comes; with the words of a console, also that."""
@@ -187,7 +189,7 @@ def _serve_all(
     from inorder.cli.console import WithConsole
     from inorder.embedded import reached_at
 
-    whole = WithConsole(servers, lambda: reached_at(namesrv()), console)
+    whole = WithConsole(servers, lambda: reached_at(namesrv()), console, net)
 
     def kill_all() -> None:
         whole.process.kill()
@@ -351,6 +353,7 @@ def _serve_many(
             output,
             namesrv=lambda: several.namesrv_address,
             console=console,
+            net=broker_config.net,
             kill=several.kill,
         )
 

@@ -6,13 +6,14 @@ may not do. The answer is the path of the page to go on with, or a page that ask
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final
 
 from inorder.client.send.producer import Producer
 from inorder.clock import Clock
-from inorder.console import reads
+from inorder.console import letters, reads
 from inorder.console.audit import Audits
 from inorder.console.pages import groups
 from inorder.console.pages.frame import Page, Viewer
@@ -20,7 +21,9 @@ from inorder.console.rules import Level, path, still_true
 from inorder.console.sessions import Sessions, Visitor
 from inorder.console.web import Ask
 from inorder.errors import InorderError, NotFound, UsageError
-from inorder.model import TopicQueue
+from inorder.model import ReceivedMessage, TopicQueue
+from inorder.wire.names import dead_letter_topic
+from inorder.wire.properties import KEYS
 
 Answer = str | Page
 ReadTime = Callable[[str, int], datetime]
@@ -40,6 +43,7 @@ class Actions:
         self._audits = audits
         self._clock = clock
         self._read_time = read_time
+        self._one_sends_again = asyncio.Lock()
 
     async def do(self, ask: Ask, visitor: Visitor) -> Answer:
         """Do what a form wants; what goes wrong is told on the next page."""
@@ -62,6 +66,8 @@ class Actions:
                 return self._parked
             case ("groups", _, "offsets"):
                 return self._reset
+            case ("groups", _, "dead-letters"):
+                return self._send_again
             case ("groups", _, "take"):
                 return self._take
             case ("topics", _, "resize"):
@@ -136,6 +142,39 @@ class Actions:
                    f"group {group} goes on at {to} of {topic}")  # fmt: skip
         return path("groups", group)
 
+    async def _send_again(self, ask: Ask, visitor: Visitor) -> Answer:
+        group, do, reason = ask.parts[1], ask.sent("do"), ask.sent("reason").strip()
+        if do not in ("send", "dry"):
+            raise UsageError("send or dry run")
+        chosen = letters.places([groups.decode(one) for one in ask.form.get("letter", ())])
+        topic = dead_letter_topic(group)
+        if not chosen or any(queue.topic != topic for queue, _ in chosen):
+            raise UsageError("choose at least one dead letter")
+        async with self._one_sends_again:  # who comes second finds what the first has sent
+            read = visitor.admin.messages.by_offset
+            found = [letters.letter_of(await read(*place)) for place in dict.fromkeys(chosen)]
+            if not all(one.origin for one in found):
+                raise UsageError("a chosen dead letter does not say which topic it came from")
+            there = await reads.sent_again(visitor.admin, self._clock, found)
+            wanted = [one for one in letters.in_order(found) if one.place not in there]
+            were = "was" if len(there) == 1 else "were"
+            before = f"; {len(there)} {were} sent again before" if there else ""
+            if do == "dry":
+                visitor.tell(Level.UNKNOWN, f"{_letters(len(wanted))} would be sent again"
+                             f"{before}; nothing has changed")  # fmt: skip
+                return path(*ask.parts)
+            sent = 0
+            try:
+                async with Producer(visitor.session, group=GROUP) as producer:
+                    for one in wanted:
+                        await _send_letter(producer, await read(one.queue, one.offset), one)
+                        sent += 1
+            except InorderError as error:
+                raise InorderError(f"{error}; {sent} of {len(wanted)} were sent again") from error
+        self._done(visitor, f"send {_letters(sent)} of {group} again", reason,
+                   f"{_letters(sent)} sent again, to the topics of origin{before}")  # fmt: skip
+        return path(*ask.parts)
+
     async def _take(self, ask: Ask, visitor: Visitor) -> Answer:
         group, reason = ask.parts[1], _reason(ask)
         topic, broker, index = (*ask.sent("queue").rsplit("/", 2), "", "")[:3]
@@ -209,6 +248,18 @@ class Actions:
         visitor.link = path("enter", token=self._sessions.new_token())
         self._done(visitor, "make a sign-in link", "", "a sign-in link was made; it is shown below")
         return path("settings")
+
+
+async def _send_letter(producer: Producer, message: ReceivedMessage, one: letters.Letter) -> None:
+    await producer.send(
+        one.origin, message.body, key=message.key, tag=message.tag,
+        keys=tuple(message.properties.get(KEYS, "").split()),
+        properties=letters.properties_again(message),
+    )  # fmt: skip
+
+
+def _letters(count: int) -> str:
+    return f"{count} dead letter{'' if count == 1 else 's'}"
 
 
 def _viewer(visitor: Visitor) -> Viewer:

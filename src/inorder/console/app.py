@@ -1,7 +1,8 @@
 """The console: which page answers a path, who may ask, and what is sent while a page is open.
 
     guard     the Host header names this console
-    get       pages; /live sends a page's live sections again when they change; /static
+    get       pages, and with .json the same as data; /live sends a page's live sections again
+              when they change; /static
     post      changes (`console/actions.py`): from this console's pages, with the session's token
 
 A page asks the cluster with the visitor's own credentials. What goes wrong is a page that says
@@ -14,17 +15,19 @@ import asyncio
 import difflib
 import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from importlib import resources
 from typing import Final
 
 import inorder
+from inorder.client.rules.traces import TraceView
 from inorder.clock import Clock
-from inorder.console import reads, story, web
+from inorder.console import data, letters, reads, story, web
 from inorder.console.actions import Actions, ReadTime
 from inorder.console.audit import Audits
 from inorder.console.markup import Html, el
 from inorder.console.pages import cluster, groups, messages, topics
+from inorder.console.pages import letters as letter_pages
 from inorder.console.pages.frame import (
     Page,
     Viewer,
@@ -151,6 +154,9 @@ class Console:
         parts = web.parts_of(request.path)
         if parts[:1] == ("static",):
             return self._static(parts[1:])
+        page_parts = data.page_parts(parts)
+        if page_parts is not None:
+            return await self._data(Ask(page_parts, request.query, {}, _target(request)), request)
         target = _target(request)
         ask = Ask(parts, request.query, {}, target)
         visitor = self._sessions.find(web.cookie_of(request, self._cookie))
@@ -169,6 +175,25 @@ class Console:
                 return web.go(path("sign-in", back=target))
             page = error_page("Not allowed", error, 403, "Ask who administers the users.")
         return web.page(self._frame(page, visitor, target), page.status)
+
+    async def _data(self, ask: Ask, request: Request) -> Response:
+        """Return a page as data; who may not see it gets no page to sign in, but the reason."""
+        visitor = self._sessions.find(web.cookie_of(request, self._cookie))
+        if not visitor.signed_in and not self._sessions.looks:
+            return http.as_json({"error": "sign in first"}, 401)
+        try:
+            page = await self._page(ask, visitor)
+        except AccessDenied as error:
+            return http.as_json({"error": str(error)}, 403 if visitor.signed_in else 401)
+        if not page.data:
+            return http.as_json({"error": "this page is a form and has no data"}, 404)
+        if page.status != 200:
+            return http.as_json(data.plain(page.data), page.status)
+        shot = visitor.watch.snapshot
+        return http.as_json(
+            {"title": page.title, "seen_at_ms": shot.at_ms, "command": page.cli,
+             "data": data.plain(page.data)}
+        )  # fmt: skip
 
     async def _page(self, ask: Ask, visitor: Visitor) -> Page:
         """Return the page of a path, or one that says why there is none. Raises AccessDenied."""
@@ -372,6 +397,8 @@ class Console:
                 return await self._owners(name, ask, visitor)
             case (name, "offsets"):
                 return await self._offsets(name, ask, visitor, viewer)
+            case (name, "dead-letters"):
+                return await self._dead_letters(name, ask, visitor, viewer)
         raise NotFound("there is no such page")
 
     async def _owners(self, name: str, ask: Ask, visitor: Visitor) -> Page:
@@ -383,6 +410,15 @@ class Console:
             name, locks, page_of(locks or (), ask.number("page")), visitor.watch.history,
             self._viewer(visitor, notices=False), self._clock.now_ms(),
         )  # fmt: skip
+
+    async def _dead_letters(self, name: str, ask: Ask, visitor: Visitor, viewer: Viewer) -> Page:
+        await visitor.admin.groups.describe(name)
+        found, total = await reads.dead_letters(visitor.admin, name)
+        rows = page_of(found, ask.number("page"), word=ask.word("word"),
+                       name=lambda one: f"{one.key} {one.origin} {one.cause}")  # fmt: skip
+        return letter_pages.dead_letters(
+            name, rows, letters.causes(found), len(found), total, viewer
+        )
 
     async def _offsets(self, name: str, ask: Ask, visitor: Visitor, viewer: Viewer) -> Page:
         view = await visitor.admin.groups.describe(name)
@@ -450,19 +486,18 @@ class Console:
                            found.next_offset)  # fmt: skip
 
     async def _message(self, ask: Ask, visitor: Visitor) -> Page:
-        topic, queue = ask.word("topic"), queue_of(ask.word("topic"), ask.word("queue"))
+        queue = queue_of(ask.word("topic"), ask.word("queue"))
         if queue is None:
             raise UsageError("name a topic, a queue (broker/number) and an offset")
         one = await visitor.admin.messages.by_offset(queue, ask.number("offset", 0))
+        traced: Sequence[TraceView] | str
         try:
             traced = await visitor.admin.messages.traces(one.message_id)
         except TopicNotRouted:
-            return messages.message(
-                one, "There is no trace topic: brokers make one with traceTopicEnable=true."
-            )
+            traced = "There is no trace topic: brokers make one with traceTopicEnable=true."
         except InorderError as error:
-            return messages.message(one, f"Traces could not be read: {error}")
-        return messages.message(one, traced) if topic else messages.message(one, "")
+            traced = f"Traces could not be read: {error}"
+        return messages.message(one, traced, self._viewer(visitor, notices=False))
 
     async def _keys(self, ask: Ask, visitor: Visitor) -> Page:
         names = await visitor.admin.topics.names()

@@ -26,6 +26,7 @@ from inorder.client.admin import (
 from inorder.client.rules.routes import broker_masters, subscribe_queues
 from inorder.client.rules.traces import TraceView
 from inorder.clock import Clock
+from inorder.console.letters import Letter, letter_of
 from inorder.console.rules import Facts, ResetRow
 from inorder.console.story import Copy, Evidence, ParkEvent, Progress, Version
 from inorder.console.watch import ask_each
@@ -41,7 +42,8 @@ from inorder.errors import (
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.wire import extensions, properties
-from inorder.wire.names import DEAD_LETTER_PREFIX, PARK_PREFIX, RETRY_PREFIX
+from inorder.wire.extensions import SOURCE
+from inorder.wire.names import DEAD_LETTER_PREFIX, PARK_PREFIX, RETRY_PREFIX, dead_letter_topic
 from inorder.wire.requests.resizing import ResizeStatus, ResizeView
 
 AT_ONCE: Final = 8
@@ -54,6 +56,9 @@ FOUND_MAX: Final = 500
 BATCH: Final = 32
 STORY_GROUPS_MAX: Final = 20
 SQL_KEY_CHARS_MAX: Final = 200
+LETTERS_MAX: Final = 500
+"""Dead letters of a group that a page is made of."""
+CLOCKS_DIFFER_MS: Final = 600_000
 NO_RESIZE: Final = "Apache RocketMQ keeps no versions of a topic's queues"
 
 
@@ -256,6 +261,19 @@ class Scan:
                     if len(found) >= FOUND_MAX:
                         self.cut = f"the first {FOUND_MAX} messages were taken"
                         return found
+            if self.cut:
+                break
+        return found
+
+    async def values(self, queues: Iterable[TopicQueue], name: str, since: datetime) -> set[str]:
+        """Return the values that messages stored since a time have of a property."""
+        found: set[str] = set()
+        for queue in queues:
+            _, end = await bounds(self._admin, queue)
+            start = await self._admin.offsets.at_time(queue, since)
+            async for message in self._read(queue, start, end, f"{name} IS NOT NULL"):
+                if name in message.properties:
+                    found.add(message.properties[name])
             if self.cut:
                 break
         return found
@@ -474,6 +492,47 @@ async def _traces(admin: Admin, messages: Sequence[ReceivedMessage], got: _Gathe
     else:
         if messages and not any(got.traces.values()):
             got.not_known.append(f"{why}: no client of this key has trace=True")
+
+
+# Dead letters.
+
+
+async def dead_letters(admin: Admin, group: str) -> tuple[list[Letter], int]:
+    """Return the newest dead letters of a group, newest first, and how many there are in all."""
+    try:
+        views = (await admin.topics.describe(dead_letter_topic(group))).queues
+    except (NotFound, TopicNotRouted):
+        return [], 0  # the group has never given a message up
+    found: list[Letter] = []
+    for one in views:
+        at = max(one.min_offset, one.max_offset - LETTERS_MAX)
+        while at < one.max_offset:
+            batch = await admin.messages.read(one.queue, at, count=min(BATCH, one.max_offset - at))
+            found += map(letter_of, batch.messages)
+            if batch.next_offset <= at:
+                break
+            at = batch.next_offset
+    found.sort(key=lambda one: (one.stored_at_ms, one.queue, one.offset), reverse=True)
+    return found[:LETTERS_MAX], sum(one.max_offset - one.min_offset for one in views)
+
+
+async def sent_again(admin: Admin, clock: Clock, letters: Sequence[Letter]) -> set[str]:
+    """Return the places of those letters that are in their topics again. Raises UsageError."""
+    found: set[str] = set()
+    for topic in sorted({one.origin for one in letters}):
+        since_ms = min(one.stored_at_ms for one in letters if one.origin == topic)
+        try:
+            queues = subscribe_queues(await admin.cluster.route(topic), topic)
+        except TopicNotRouted:
+            continue
+        scan = Scan(admin, clock)
+        found |= await scan.values(queues, SOURCE, moment(max(0, since_ms - CLOCKS_DIFFER_MS)))
+        if scan.cut:
+            raise UsageError(
+                f"which of them topic {topic} has again is not known: the look at it {scan.cut}. "
+                "The job inorder pipeline dead-letters --redrive takes as many as there are"
+            )
+    return found & {one.place for one in letters}
 
 
 # Offsets.

@@ -46,6 +46,13 @@ TIMED: Final = "INORDER_TIMER"
 
 # These describe one send; a copy of the message that the broker stores elsewhere drops them.
 SEND_PROPERTIES: Final = (PRODUCER_ID, SEQUENCE, PREDECESSOR, SCHEDULED, TIMED)
+OUR_PREFIX: Final = "INORDER_"
+"""How the names of the properties begin that brokers and clients of ours set."""
+
+SOURCE: Final = "inorder_source"
+"""Property of a result: topic, broker, queue and offset, between bars, of the message that it was
+made of. A dead letter that was sent again names the letter by it."""
+
 DEAD_ORIGIN: Final = "INORDER_DEAD_ORIGIN"
 """Property of a dead letter of Spark: `topic/broker/queue/offset` of the message."""
 

@@ -29,6 +29,12 @@ def test_a_story_that_costs_much_is_told_once(scanned: int, live: bool) -> None:
     assert {one.id: one.live for one in page.sections}["story"] is live
 
 
+def test_the_verdict_lives_with_its_story() -> None:
+    """A story that goes on under the verdict of an hour ago would contradict it."""
+    page = messages.story(Evidence("t", "k"), [], [], Html(""), 5)
+    assert {"facts", "verdict", "story"} <= {one.id for one in page.sections if one.live}
+
+
 def test_a_search_that_ended_early_says_so() -> None:
     """A story of which a part was not looked at is not taken for whole."""
     page = messages.story(Evidence("t", "k", cut="ended in queue a/1"), [], [], Html(""), 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from inorder.console.audit import Job
@@ -67,6 +68,12 @@ def overview(shot: Snapshot, history: History, now_ms: int) -> Page:
             Section("groups", card("Groups", _groups(shot, history, now_ms)), live=True),
         ],
         cli="inorder lag",
+        data={
+            "needs": found,
+            "brokers": shot.brokers,
+            "groups": _oldest_first(shot, now_ms),
+            "parked": None if shot.parked is None else len(shot.parked),
+        },
     )
 
 
@@ -90,7 +97,6 @@ def _rates(shot: Snapshot, now_ms: int) -> Html:
 
 
 def _groups(shot: Snapshot, history: History, now_ms: int) -> Html:
-    rows = sorted(shot.groups.values(), key=lambda row: (row.oldest_ms or now_ms, -row.lag))
     cells = [
         (
             link(row.name, path("groups", row.name)),
@@ -100,7 +106,7 @@ def _groups(shot: Snapshot, history: History, now_ms: int) -> Html:
             clear_in(history.lags(row.name)[-30:], row.members),
             number(row.members),
         )
-        for row in rows[:GROUPS_SHOWN]
+        for row in _oldest_first(shot, now_ms)
     ]
     more = len(shot.group_names) - len(cells)
     return join(
@@ -114,6 +120,11 @@ def _groups(shot: Snapshot, history: History, now_ms: int) -> Html:
         ),
         el("p", link(f"{more:,} more groups", "/groups")) if more > 0 else None,
     )
+
+
+def _oldest_first(shot: Snapshot, now_ms: int) -> list[GroupRow]:
+    rows = sorted(shot.groups.values(), key=lambda row: (row.oldest_ms or now_ms, -row.lag))
+    return rows[:GROUPS_SHOWN]
 
 
 def brokers(rows: Sequence[BrokerRow]) -> Page:
@@ -134,7 +145,10 @@ def brokers(rows: Sequence[BrokerRow]) -> Page:
         "Brokers", ("Broker", "Address", "Cluster", "State", "What it says"), cells,
         empty="No broker is registered with the name servers.", hide_caption=True,
     )  # fmt: skip
-    return Page("Brokers", [Section("brokers", body, live=True)], cli="inorder cluster brokers")
+    return Page(
+        "Brokers", [Section("brokers", body, live=True)], cli="inorder cluster brokers",
+        data={"brokers": rows},
+    )  # fmt: skip
 
 
 def settings(
@@ -179,9 +193,9 @@ def settings(
     )  # fmt: skip
     links = form("/links", viewer, submit="Make a sign-in link for another person")
     made = el("p", "Works once: ", el("code", link_made)) if link_made else None
+    told = list(reversed(list(log)))
     lines = [
-        (clock_time(one.at_ms), one.who, one.what, one.reason or "–", one.outcome)
-        for one in reversed(list(log))
+        (clock_time(one.at_ms), one.who, one.what, one.reason or "–", one.outcome) for one in told
     ]
     operated = table(
         "What was changed from this console since it started",
@@ -198,6 +212,7 @@ def settings(
             Section("log", card("Operator log", operated)),
         ],
         cli=f"inorder cluster settings {broker}" if broker else "inorder cluster settings BROKER",
+        data={"broker": broker, "error": error, "settings": rows, "console": own, "log": told},
     )  # fmt: skip
 
 
@@ -237,7 +252,7 @@ def audit(
         "Audit",
         [Section("start", card("Was order kept?", about, start)),
          Section("reports", card("Reports", told), live=True)],
-        cli="inorder check FILE",
+        cli="inorder check FILE", data={"audits": jobs},
     )  # fmt: skip
 
 
@@ -258,7 +273,7 @@ def find(word: str, found: Sequence[Finding], scope: Node) -> Page:
     sections = [Section("found", card("Names", body))]
     if scope:
         sections.append(Section("scope", card("Keys and messages", scope)))
-    return Page(f"Find {word}", sections)
+    return Page(f"Find {word}", sections, data={"word": word, "found": found})
 
 
 def group_table(
@@ -290,4 +305,8 @@ def group_table(
         ),
         paging(rows, "/groups", "groups", word=rows.word),
     )  # fmt: skip
-    return Page("Groups", [Section("groups", body, live=True)], cli="inorder group list")
+    known = [shot.groups.get(name) or {"name": name} for name in rows.rows]
+    return Page(
+        "Groups", [Section("groups", body, live=True)], cli="inorder group list",
+        data={"groups": replace(rows, rows=known)},  # type: ignore[arg-type]
+    )  # fmt: skip

@@ -6,11 +6,12 @@ A page is a list of sections. A live section is sent again when it has changed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from inorder.console.data import path_of
 from inorder.console.markup import EMPTY, Attribute, Html, Node, el, join, text
 from inorder.console.rules import Finding, Level, Rows, path
 from inorder.errors import InorderError
@@ -66,6 +67,8 @@ class Page:
     cli: str = ""
     """The command that shows the same."""
     status: int = 200
+    data: Mapping[str, object] = field(default_factory=dict)
+    """What the page shows, for `.json`; empty: the page is only a form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +314,7 @@ def whole(page: Page, viewer: Viewer, at: str) -> Html:
                 el("div", one.html, id=one.id, data_live=one.live, class_="section")
                 for one in page.sections
             ],
-            _cli(page),
+            _cli(page, at),
             id="main",
             tabindex="-1",
         ),
@@ -404,13 +407,16 @@ def _notices(viewer: Viewer) -> Html:
     return EMPTY if not shown else el("div", findings(shown), role="alert", class_="notices")
 
 
-def _cli(page: Page) -> Html:
-    if not page.cli:
+def _cli(page: Page, at: str) -> Html:
+    has_data = page.data and page.status == 200
+    if not page.cli and not has_data:
         return EMPTY
-    return el(
-        "p", "The same on the command line: ", el("code", page.cli, id="cli"),
-        el("button", "Copy", type="button", class_="quiet", data_copy="cli"), class_="cli",
-    )  # fmt: skip
+    command = (
+        "The same on the command line: ", el("code", page.cli, id="cli"),
+        el("button", "Copy", type="button", class_="quiet", data_copy="cli"),
+    ) if page.cli else ()  # fmt: skip
+    data = link("as JSON", path_of(at), type="application/json") if has_data else None
+    return el("p", command, " · " if command and data else None, data, class_="cli")
 
 
 def _help() -> Html:
@@ -428,7 +434,7 @@ def _help() -> Html:
 def error_page(title: str, error: InorderError | str, status: int, hint: Node = None) -> Page:
     """Return a page that says what failed, and what to do next."""
     body = el("div", el("p", str(error)), el("p", hint) if hint else None, class_="empty bad")
-    return Page(title, [Section("error", body)], status=status)
+    return Page(title, [Section("error", body)], status=status, data={"error": str(error)})
 
 
 def sign_in_page(back: str, *, with_users: bool | None, failure: str = "") -> Page:

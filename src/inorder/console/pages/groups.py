@@ -54,6 +54,7 @@ def tabs(group: str) -> list[tuple[str, str]]:
         ("Owners", path("groups", group, "owners")),
         ("Offsets", path("groups", group, "offsets")),
         ("Parked", path("parked", group=group)),
+        ("Dead letters", path("groups", group, "dead-letters")),
     ]
 
 
@@ -71,7 +72,8 @@ def group(page: GroupPage, rows: Rows[QueueLag], history: History, now_ms: int) 
                          sparkline(history.members(name), "members over the last minutes"))),
         ("Queues", number(len(page.lags))),
     )  # fmt: skip
-    causes = join(_head(page.head, name, now_ms), findings(why(name, page.facts)))
+    told = why(name, page.facts)
+    causes = join(_head(page.head, name, now_ms), findings(told))
     queues = table(
         "Queues, the most to do first",
         ("Queue", "Topic", "Committed", "End", "To do", "Oldest"),
@@ -99,6 +101,10 @@ def group(page: GroupPage, rows: Rows[QueueLag], history: History, now_ms: int) 
         crumbs=(("Groups", "/groups"),),
         tabs=tabs(name), tab=path("groups", name),
         cli=f"inorder group describe {name}",
+        data={
+            "name": name, "why": told, "oldest": page.head, "queues": rows,
+            "members": page.view.members, "differences": page.view.differences,
+        },
     )  # fmt: skip
 
 
@@ -180,6 +186,7 @@ def owners(
         f"Owners of {name}", sections,
         crumbs=(("Groups", "/groups"), (name, path("groups", name))),
         tabs=tabs(name), tab=path("groups", name, "owners"), cli=f"inorder locks {name}",
+        data={"owners": None if locks is None else rows, "seen": history.owners(name)},
     )  # fmt: skip
 
 
@@ -261,6 +268,7 @@ def offsets(
         crumbs=(("Groups", "/groups"), (name, path("groups", name))),
         tabs=tabs(name), tab=path("groups", name, "offsets"),
         cli=f"inorder offset reset {name} {topic or 'TOPIC'} --to {to or 'TIME'}",
+        data={"topics": topics, "preview": rows, "facts": facts_, "error": error},
     )  # fmt: skip
 
 
@@ -310,7 +318,9 @@ def parked(
     if rows is None:
         text = ("Parked keys are not known: Apache RocketMQ keeps none. Messages that fail there "
                 "block their queue or go to the dead letter topic.")  # fmt: skip
-        return Page("Parked keys", [Section("parked", el("p", text, class_="empty"))])
+        return Page(
+            "Parked keys", [Section("parked", el("p", text, class_="empty"))], data={"parked": None}
+        )
     ask = asking(
         choice("Group", "group", [("", "all groups"), *((one, one) for one in groups)], group_name),
         action="/parked", label="Parked keys of a group",
@@ -359,6 +369,11 @@ def parked(
                     live=not viewer.signed_in),
         ],
         cli=f"inorder parked {group_name}".rstrip(),
+        data={
+            "parked": rows,
+            "full": [{"group": name, "broker": broker, "why": why_}
+                     for (name, broker), why_ in sorted(full.items())],
+        },
     )  # fmt: skip
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from inorder.client.rules.traces import TraceView
+from inorder.console.data import BODY_BYTES_MAX, ROW_BYTES_MAX, head
+from inorder.console.letters import letter_of
 from inorder.console.markup import EMPTY, Html, Node, el, join
+from inorder.console.pages import letters
 from inorder.console.pages import topics as topic_pages
 from inorder.console.pages.frame import (
     Page,
     Section,
+    Viewer,
     asking,
     badge,
     card,
@@ -30,8 +35,8 @@ from inorder.console.rules import Level, path
 from inorder.console.story import Evidence, Kind, Step, Verdict
 from inorder.escaping import escaped_body, escaped_json
 from inorder.model import ReceivedMessage, TopicQueue
+from inorder.wire.names import DEAD_LETTER_PREFIX
 
-BODY_BYTES_MAX: Final = 64 * 1024
 HEX_BYTES_MAX: Final = 4096
 LIVE_SCAN_MAX: Final = 20_000
 """A story for which more messages are looked at is not told anew every two seconds."""
@@ -73,7 +78,13 @@ def messages(
         tabs=topic_pages.tabs(topic) if topic else (),
         tab=path("messages", topic=topic),
         cli=f"inorder message find {topic or 'TOPIC'} --from 10m",
+        data={"topic": topic, "found": found and _rows(found), "error": error},
     )  # fmt: skip
+
+
+def _rows(found: Found) -> Found:
+    short_ = [replace(one, body=head(one.body, ROW_BYTES_MAX)) for one in found.messages]
+    return replace(found, messages=short_)
 
 
 def _found(topic: str, asked: dict[str, str], found: Found) -> Html:
@@ -107,8 +118,8 @@ def _found(topic: str, asked: dict[str, str], found: Found) -> Html:
     )  # fmt: skip
 
 
-def message(one: ReceivedMessage, traces: Sequence[TraceView] | str) -> Page:
-    """Return one message."""
+def message(one: ReceivedMessage, traces: Sequence[TraceView] | str, viewer: Viewer) -> Page:
+    """Return one message; a dead letter with the form to send it again."""
     topic = one.topic
     head = facts(
         ("Topic", link(topic, path("topics", topic))),
@@ -148,12 +159,21 @@ def message(one: ReceivedMessage, traces: Sequence[TraceView] | str) -> Page:
             Section("body", card("Body", body_of(one.body))),
             Section("properties", card("Properties", shown)),
             Section("traces", card("Traces", steps)),
+            Section("again", _again(one, viewer)),
             Section("near", el("p", [join(each, " ") for each in near], class_="near")),
         ],
         crumbs=(("Topics", "/topics"), (topic, path("topics", topic))),
         cli=f"inorder message get {topic} --queue {one.queue.index} --offset {one.offset} "
         f"--broker {one.queue.broker}",
+        data={"message": one, "body_bytes": len(one.body), "traces": traces},
     )  # fmt: skip
+
+
+def _again(one: ReceivedMessage, viewer: Viewer) -> Html:
+    if not one.topic.startswith(DEAD_LETTER_PREFIX):
+        return EMPTY
+    letter = letter_of(one)
+    return letters.again(letter.place, letter.group, viewer)
 
 
 def body_of(body: bytes) -> Html:
@@ -232,6 +252,7 @@ def story(
         f"Looked at {told.scanned:,} messages in {spent_ms:,} ms; {len(told.messages)} are of "
         "this key."
     )
+    live = told.scanned <= LIVE_SCAN_MAX
     queues = sorted({one.queue for one in told.messages})
     places = ", ".join(f"{one.broker}/{one.index}" for one in queues) or "–"
     head = facts(
@@ -248,14 +269,14 @@ def story(
     return Page(
         f"Key {told.key} of {told.topic}",
         [
-            Section("facts", head),
-            Section("verdict", join(map(_verdict, verdicts))),
+            Section("facts", head, live=live),
+            Section("verdict", join(map(_verdict, verdicts)), live=live),
             Section("story", card(
                 "Its story", el("p", scanned, class_="faint"),
                 el("p", f"The scan is not complete: it {told.cut}.", class_="failure")
                 if told.cut else None,
                 line,
-            ), live=told.scanned <= LIVE_SCAN_MAX),
+            ), live=live),
             Section("unknown", card("What is not told", el("ul", unknown, class_="list"))
                     if unknown else EMPTY),
             Section("ask", card("Another key", form)),
@@ -263,6 +284,17 @@ def story(
         crumbs=(("Topics", "/topics"), (told.topic, path("topics", told.topic)),
                 ("Keys", path("keys", topic=told.topic))),
         cli=f"inorder message find {told.topic} --key {told.key}",
+        data={
+            "topic": told.topic, "key": told.key, "steps": steps, "groups": told.groups,
+            "verdicts": [
+                {"group": one.group, "stored": one.stored, "handled": one.handled,
+                 "below_offset": one.below_offset, "in_order": one.in_order,
+                 "findings": one.report and one.report.by_kind}
+                for one in verdicts
+            ],
+            "versions": [one.number for one in told.versions], "not_known": told.not_known,
+            "scanned": told.scanned, "cut": told.cut,
+        },
     )  # fmt: skip
 
 
@@ -270,8 +302,8 @@ def _verdict(one: Verdict) -> Html:
     counts = f"{one.stored} stored, {one.below_offset} below the group's offset"
     if one.report is None:
         return el(
-            "p", badge("not judged", Level.UNKNOWN), f" Group {one.group}: {counts}. No client "
-            "of it traced its handlers (trace=True), so the order checker has nothing to judge.",
+            "p", badge("not judged", Level.UNKNOWN), f" Group {one.group}: {counts}. No handler "
+            "of it is in the trace topic, so the order checker has nothing to judge.",
             class_="verdict",
         )  # fmt: skip
     if one.in_order:

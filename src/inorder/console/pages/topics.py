@@ -50,13 +50,23 @@ def topics(
 ) -> Page:
     """Return a page of topics."""
 
-    def cells(name: str) -> tuple[Node, ...]:
-        view, own = views.get(name), configs.get(name, {})
-        queues = sum(one.write_queues for one in own.values())
+    def facts_of(name: str) -> tuple[int, int]:
+        own = configs.get(name, {})
         versions = {
             keymap.version_of(one.attributes.get(keymap.ATTRIBUTE, "")) for one in own.values()
         }
-        version = max(versions, default=0)
+        return sum(one.write_queues for one in own.values()), max(versions, default=0)
+
+    def row(name: str) -> dict[str, object]:
+        view, (queues, version) = views.get(name), facts_of(name)
+        found = {"name": name, "queues": queues, "key_map_version": version or None}
+        if not isinstance(view, TopicView):
+            return {**found, "error": view or "no answer"}
+        return {**found, "messages": view.messages, "put_rate": view.put_rate,
+                "groups": view.groups}  # fmt: skip
+
+    def cells(name: str) -> tuple[Node, ...]:
+        view, (queues, version) = views.get(name), facts_of(name)
         keyed: Node = f"version {version}" if version else "–"
         first = link(name, path("topics", name))
         if not isinstance(view, TopicView):
@@ -78,7 +88,11 @@ def topics(
         ),
         paging(rows, "/topics", "topics", word=rows.word),
     )  # fmt: skip
-    return Page("Topics", [Section("topics", body)], cli="inorder topic list")
+    shown = Rows([row(name) for name in rows.rows], rows.total, rows.page, rows.pages, rows.word)
+    return Page(
+        "Topics", [Section("topics", body)], cli="inorder topic list",
+        data={"topics": shown, "silent": silent},
+    )  # fmt: skip
 
 
 def topic(
@@ -124,6 +138,10 @@ def topic(
         tabs=tabs(view.name),
         tab=path("topics", view.name),
         cli=f"inorder topic describe {view.name}",
+        data={
+            "name": view.name, "messages": view.messages, "put_rate": view.put_rate,
+            "configs": view.configs, "groups": view.groups, "queues": rows, "resize": versions,
+        },
     )  # fmt: skip
 
 
@@ -178,7 +196,7 @@ def resize(topic_name: str, state: TopicResize | None, viewer: Viewer, why: str 
             "another number of queues breaks the order of keys."
         )
         sections = [Section("none", el("p", said, class_="empty"))]
-        return _resize_page(topic_name, sections)
+        return _resize_page(topic_name, sections, None)
     body: list[Node] = [_steps(state), _waiting(state, viewer)]
     if state.plan is not None:
         body.append(
@@ -207,15 +225,17 @@ def resize(topic_name: str, state: TopicResize | None, viewer: Viewer, why: str 
         Section("state", card("Where it stands", *body), live=True),
         Section("start", card("Another number of queues", start)),
     ]
-    return _resize_page(topic_name, sections)
+    return _resize_page(topic_name, sections, state)
 
 
-def _resize_page(topic_name: str, sections: Sequence[Section]) -> Page:
+def _resize_page(
+    topic_name: str, sections: Sequence[Section], state: TopicResize | None
+) -> Page:  # fmt: skip
     return Page(
         f"Resize {topic_name}", sections,
         crumbs=(("Topics", "/topics"), (topic_name, path("topics", topic_name))),
         tabs=tabs(topic_name), tab=path("topics", topic_name, "resize"),
-        cli=f"inorder topic resize {topic_name} --status",
+        cli=f"inorder topic resize {topic_name} --status", data={"resize": state},
     )  # fmt: skip
 
 

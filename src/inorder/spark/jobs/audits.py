@@ -26,8 +26,8 @@ from inorder.spark.jobs.files import Folder
 from inorder.spark.jobs.picture import Curve, Panel, check_picture, save_picture
 from inorder.spark.jobs.progress import Step, Watch, unwatched
 from inorder.spark.sink.options import LINEAGE
-from inorder.spark.sink.service import ROWS_PER_MESSAGE_BITS, SOURCE
-from inorder.wire.extensions import PRODUCER_ID, SEQUENCE
+from inorder.spark.sink.service import ROWS_PER_MESSAGE_BITS
+from inorder.wire.extensions import PRODUCER_ID, SEQUENCE, SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,8 +20,7 @@ from inorder.errors import ConfigError, TopicNotRouted
 from inorder.spark.cluster import Cluster, Servers, Tls
 from inorder.spark.jobs.progress import Step, Watch, as_ours, unwatched
 from inorder.spark.sink.options import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE
-from inorder.spark.sink.service import SOURCE
-from inorder.wire.extensions import DEAD_ERROR
+from inorder.wire.extensions import DEAD_ERROR, SOURCE
 from inorder.wire.names import dead_letter_topic
 
 if TYPE_CHECKING:

@@ -58,18 +58,12 @@ from inorder.spark.sink import packing
 from inorder.spark.sink.options import EXACTLY_ONCE, LINEAGE, OWN, SinkOptions
 from inorder.spark.sink.packing import Array, Chunk, as_column, join_properties, pack_some
 from inorder.spark.sink.rules import Begun, name_at
-from inorder.spark.sink.service import (
-    KEYLESS,
-    OUR_PREFIX,
-    ROWS_PER_MESSAGE_BITS,
-    SET_BY_OTHERS,
-    SOURCE,
-    OutOfOrder,
-)
+from inorder.spark.sink.service import KEYLESS, ROWS_PER_MESSAGE_BITS, OutOfOrder
 from inorder.spark.source.options import DEFAULT_GROUP
-from inorder.wire.extensions import STORED
+from inorder.wire.extensions import OUR_PREFIX, SOURCE, STORED
 from inorder.wire.header import Command
 from inorder.wire.names import AUTO_CREATE_TOPIC
+from inorder.wire.properties import SET_BY_OTHERS
 from inorder.wire.requests.sendframes import SendTemplate, by_map, json_text
 
 ATTEMPTS: Final = 8

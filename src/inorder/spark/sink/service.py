@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
 from inorder.errors import ConfigError, InorderError
 from inorder.spark.sink.options import EXACTLY_ONCE, LINEAGE, OWN, SinkOptions
 from inorder.wire import properties as names
+from inorder.wire.extensions import OUR_PREFIX, SOURCE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,27 +35,10 @@ if TYPE_CHECKING:
 
     from inorder.model import Message, TopicQueue
     from inorder.sync.producer import Producer
-SOURCE: Final = "inorder_source"
-"""Property of a result: `topic|broker|queue|offset` of the message that it was made of."""
-
 ROWS_PER_MESSAGE_BITS: Final = 20
 BATCH_ROWS: Final = 1000
 KEYLESS: Final = ":-"
 """Ends the name of the producer of rows without a key: those of a source queue go to one queue."""
-
-
-OUR_PREFIX: Final = "INORDER_"
-SET_BY_OTHERS: Final = frozenset(
-    {
-        names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.WAIT, names.DELAY,
-        names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.RECONSUME_TIME, names.REAL_TOPIC,
-        names.REAL_QID, names.MAX_RECONSUME_TIMES, names.TRAN_MSG, names.PGROUP, names.MSG_REGION,
-        names.TRACE_ON, names.CLUSTER, names.MIN_OFFSET, names.MAX_OFFSET, names.TRANSACTION_ID,
-        names.TRANSACTION_CHECK_TIMES, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS,
-        names.TIMER_DELAY_SEC, names.TIMER_OUT_MS, names.POP_CK, names.INNER_NUM,
-        names.INNER_MULTI_DISPATCH, names.CRC32,
-    }
-)  # fmt: skip
 
 
 class OutOfOrder(InorderError):
@@ -289,5 +273,5 @@ def own_properties(properties: object) -> dict[str, str]:
     return {
         name: value
         for name, value in found.items()
-        if name not in SET_BY_OTHERS and not name.startswith(OUR_PREFIX)
+        if name not in names.SET_BY_OTHERS and not name.startswith(OUR_PREFIX)
     }
