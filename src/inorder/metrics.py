@@ -7,19 +7,16 @@
     prometheus_client.REGISTRY.register(inorder.metrics.Collector())    # or with that library
 
 The numbers are those of `producer.statistics()` and `consumer.statistics()`, added up: producers
-together, consumers by group. A client that is gone takes its counts along; for Prometheus that is
-a restart of the counter. Nothing is counted for this page that is not counted anyway.
+together, consumers by group. What a client has counted stays when it is closed: no counter goes
+down while the process runs. Nothing is counted for this page that is not counted anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.client.consume.consumer import Consumer
-from inorder.client.consume.pullconsumer import PullConsumer
-from inorder.client.registry import clients
-from inorder.client.send.producer import Producer
+from inorder.client.registry import Kind, look
 from inorder.exposition import OPENMETRICS, TEXT, Family, Page
 
 if TYPE_CHECKING:
@@ -80,23 +77,38 @@ def _statistics(client: Any) -> Any:
 
 def _sums() -> Sums:
     sums: Sums = {name: {} for name in CATALOGUE}
-    for client in clients():
+    present, gone = look()
+    for (kind, group), counts in gone.items():
+        _count(sums, kind, group, counts)
+    for entry, client in present:
         found = _statistics(client)
+        if found is not None:
+            entry.note(found)
+        _count(sums, entry.kind, entry.group, entry.counts)
         if found is None:
             continue
-        if isinstance(client, Producer):
-            for name, family in _PRODUCER.items():
-                _add(sums, family, getattr(found, name))
-        elif isinstance(client, Consumer):
+        if entry.kind == "producer":
+            _add(sums, _PRODUCER["waiting"], found.waiting)
+        elif entry.kind == "consumer":
             for name, family in _CONSUMER.items():
-                _add(sums, family, getattr(found, name), client.group)
-            _add(sums, _OTHERS[0], len(found.queues), client.group)
-        elif isinstance(client, PullConsumer):
-            _add(sums, _CONSUMER["cached_messages"], found.prefetched_messages, client.group)
-            _add(sums, _CONSUMER["cached_bytes"], found.prefetched_bytes, client.group)
-            _add(sums, _OTHERS[0], len(found.queues), client.group)
-            _add(sums, _OTHERS[1], len(found.failing), client.group)
+                if family.kind == "gauge":
+                    _add(sums, family, getattr(found, name), entry.group)
+            _add(sums, _OTHERS[0], len(found.queues), entry.group)
+        else:
+            _add(sums, _CONSUMER["cached_messages"], found.prefetched_messages, entry.group)
+            _add(sums, _CONSUMER["cached_bytes"], found.prefetched_bytes, entry.group)
+            _add(sums, _OTHERS[0], len(found.queues), entry.group)
+            _add(sums, _OTHERS[1], len(found.failing), entry.group)
     return sums
+
+
+def _count(sums: Sums, kind: Kind, group: str, counts: Mapping[str, int]) -> None:
+    """Add the counters of a client, or of clients that are gone."""
+    for name, value in counts.items():
+        if kind == "producer":
+            _add(sums, _PRODUCER[name], value)
+        else:
+            _add(sums, _CONSUMER[name], value, group)
 
 
 def render(*, openmetrics: bool = False) -> bytes:

@@ -2867,9 +2867,10 @@ cdef class PlainSends:
         cdef bytes made
         cdef uint8_t* out
         cdef int32_t which
-        cdef Py_ssize_t index
+        cdef Py_ssize_t index, stored
         for one in self.touched:
             place = <Place>one
+            stored = 0
             made = PyBytes_FromStringAndSize(NULL, place.count * ENTRY_BYTES)
             out = <uint8_t*>PyBytes_AS_STRING(made)
             which = place.first
@@ -2878,8 +2879,9 @@ cdef class PlainSends:
                 put32(out + 8, <uint32_t>self.entries[which].size)
                 put64(out + 12, <uint64_t>self.entries[which].tag_hash)
                 out += ENTRY_BYTES
+                stored += self.entries[which].size
                 which = self.entries[which].next
-            place.queue.append_packed(made)
+            place.queue.append_packed(made, stored)
             place.count = 0
             self.record_numbers(place)
             place.state = place.producer = None

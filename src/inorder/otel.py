@@ -48,6 +48,7 @@ SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 LINKS_MAX: Final = 128
 """Messages of one span that get a link each; an SDK drops more."""
 TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
 _OF_PROXIES: Final = "TRACE_CONTEXT"
 """Where RocketMQ's proxy stores the context of its gRPC clients."""
 _NOTE: Final = "inorder.otel"
@@ -117,7 +118,7 @@ class Tracing:
         """
         wrappers: dict[str, Callable[..., Any]] = {
             "send": self._sending, "send_oneway": self._sending, "request": self._sending,
-            "send_nowait": self._sending, "send_batch": self._batch, "poll": self._polling,
+            "send_nowait": self._pipelining, "send_batch": self._batch, "poll": self._polling,
         }  # fmt: skip
         found = [name for name in wrappers if callable(getattr(client, name, None))]
         if not found:
@@ -144,7 +145,27 @@ class Tracing:
             values["properties"] = _injected(values.get("properties"), span)
             return span
 
-        return _around(call, self._wanted, begin)
+        return _around(call, self._wanted, begin, "topic")
+
+    def _pipelining(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `send_nowait`, which costs so little that each step of a wrapper shows.
+
+        A send with a key and nothing else, which nobody traces, is passed on as it came: no dict is
+        made of its arguments, and nothing is built for a span.
+        """
+        traced = self._sending(call)
+        below, current_context = self._below, contexts.get_current
+
+        # hot: 0.2 µs
+        @functools.wraps(call)
+        def pipelined(topic: str, body: Any, *, key: Any = None, **values: Any) -> Any:
+            if not values and type(key) is str:
+                drawn = crc32(key.encode("utf-8", "replace")) & _MASK < below
+                if not drawn and not ((current := current_context()) and _is_sampled(current)):
+                    return call(topic, body, key=key)
+            return traced(topic, body, key=key, **values)
+
+        return pipelined
 
     def _batch(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def begin(messages: Sequence[Message], values: MutableMapping[str, Any]) -> Span:
@@ -154,10 +175,10 @@ class Tracing:
             span = self._tracer.start_span(
                 f"send_batch {topic}", kind=SpanKind.PRODUCER, attributes=attributes
             )
-            values[_FIRST] = [_with_context(one, span) for one in messages]
+            values["messages"] = [_with_context(one, span) for one in messages]
             return span
 
-        return _around(call, self._wanted_batch, begin)
+        return _around(call, self._wanted_batch, begin, "messages")
 
     def _of_send(self, topic: str, name: str) -> _Attributes:
         return {
@@ -292,21 +313,21 @@ class Tracing:
         return found | {"messaging.consumer.group.name": group} if group else found
 
 
-_FIRST: Final = "messages"
-"""Under this name a wrapper replaces the first argument of a call."""
-
-
 def _around(
     call: Callable[..., Any],
     wanted: Callable[[Any, Mapping[str, Any]], bool],
     begin: Callable[[Any, MutableMapping[str, Any]], Span],
+    name: str,
 ) -> Callable[..., Any]:
-    """Return the call of a producer with a span around it, where one is wanted."""
+    """Return the call of a producer with a span around it, where one is wanted.
+
+    `name` is that of the first argument, which callers may give by its name.
+    """
     if inspect.iscoroutinefunction(call):
 
-        async def within(span: Span, first: Any, args: Any, values: dict[str, Any]) -> Any:
+        async def within(span: Span, args: Any, values: dict[str, Any]) -> Any:
             try:
-                result = await call(values.pop(_FIRST, first), *args, **values)
+                result = await call(*args, **values)
             except BaseException as failure:
                 _end(span, None, failure)
                 raise
@@ -314,20 +335,23 @@ def _around(
             return result
 
         @functools.wraps(call)
-        def traced_async(first: Any, *args: Any, **values: Any) -> Any:
-            if not wanted(first, values):
-                return call(first, *args, **values)
-            return within(begin(first, values), first, args, values)
+        def traced_async(*args: Any, **values: Any) -> Any:
+            first = args[0] if args else values.get(name)
+            if first is None or not wanted(first, values):
+                return call(*args, **values)
+            span = begin(first, values)
+            return within(span, _replaced(args, values, name), values)
 
         return traced_async
 
     @functools.wraps(call)
-    def traced(first: Any, *args: Any, **values: Any) -> Any:
-        if not wanted(first, values):
-            return call(first, *args, **values)
+    def traced(*args: Any, **values: Any) -> Any:
+        first = args[0] if args else values.get(name)
+        if first is None or not wanted(first, values):
+            return call(*args, **values)
         span = begin(first, values)
         try:
-            result = call(values.pop(_FIRST, first), *args, **values)
+            result = call(*_replaced(args, values, name), **values)
         except BaseException as failure:
             _end(span, None, failure)
             raise
@@ -340,11 +364,18 @@ def _around(
     return traced
 
 
+def _replaced(args: tuple[Any, ...], values: dict[str, Any], name: str) -> tuple[Any, ...]:
+    """Return the arguments with what `begin` has put under the name of the first one."""
+    return (values.pop(name), *args[1:]) if args and name in values else args
+
+
 def _inside() -> bool:
     """Return whether a sampled span is current."""
     current = contexts.get_current()
-    if not current:
-        return False
+    return bool(current) and _is_sampled(current)
+
+
+def _is_sampled(current: Context) -> bool:
     return trace.get_current_span(current).get_span_context().trace_flags.sampled
 
 
@@ -353,25 +384,25 @@ def _end_of_future(span: Span, future: Any) -> None:
     if future.cancelled():
         _end(span, None, asyncio.CancelledError())
         return
-    # A future of ours counts who asks; its base in the standard library only tells.
-    base: Any = next(one for one in type(future).__mro__ if not _is_ours(one))
+    kind: Any = type(future)
+    base = _base_of(kind)
     failure = base.exception(future)
     _end(span, None if failure is not None else base.result(future), failure)
 
 
-def _is_ours(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] == "inorder"
+@functools.cache
+def _base_of(cls: type) -> Any:
+    """Return the class of the standard library: a future of ours counts who asks, it only tells."""
+    return next(one for one in cls.__mro__ if one.__module__.partition(".")[0] != "inorder")
 
 
 def _end(span: Span, result: Any, failure: BaseException | None) -> None:
     if failure is not None:
         _failed(span, failure)
     elif isinstance(result, SendReceipt):
-        span.set_attribute("messaging.message.id", result.message_id)
-        span.set_attributes(_of_queue(result.queue))
+        span.set_attributes({"messaging.message.id": result.message_id, **_of_queue(result.queue)})
     elif type(result) is tuple:  # a receipt that nobody has asked for yet
-        span.set_attribute("messaging.message.id", result[0])
-        span.set_attributes(_of_queue(result[1]))
+        span.set_attributes({"messaging.message.id": result[0], **_of_queue(result[1])})
     span.end()
 
 
@@ -384,8 +415,12 @@ def _failed(span: Span, failure: BaseException) -> None:
 def _injected(properties: Mapping[str, str] | None, span: Span) -> dict[str, str]:
     """Return properties with the context of a span, unless the caller set one."""
     found = dict(properties or {})
-    if TRACEPARENT not in found:
-        _W3C.inject(found, trace.set_span_in_context(span, Context()))
+    own = span.get_span_context()
+    if TRACEPARENT not in found and own.is_valid:
+        # As the propagator writes it, without a context made for it.
+        found[TRACEPARENT] = f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}"
+        if own.trace_state:
+            found[TRACESTATE] = own.trace_state.to_header()
     return found
 
 

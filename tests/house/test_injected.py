@@ -17,6 +17,7 @@ THREAD_NAMES = re.compile(r"(\basyncio\.to_thread|\.run_in_executor)$")
 THREADS_IN = {
     "audit/service.py",  # a slow disk must not hold the loop; the name server has no other thread
     "broker/offload.py",
+    "client/registry.py",  # clients of several loops count together
     "sync/portal.py",
     "sync/producer.py",
     "sync/futures.py",  # callers that wait for an outcome

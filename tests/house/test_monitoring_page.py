@@ -14,6 +14,26 @@ SERVED = {one.name: one for one in (*CATALOGUE.values(), *PROCESS, BUILD)}
 CONSTANT = {"cluster", "node_type", "node_id", "job", "instance"}
 
 
+ROCKETMQ = """
+messages_in_total throughput_in_total messages_out_total throughput_out_total message_size
+consumer_lag_messages consumer_inflight_messages consumer_ready_messages
+consumer_lag_latency_milliseconds consumer_queueing_latency_milliseconds
+send_to_dlq_messages_total producer_connections consumer_connections rpc_latency_milliseconds
+broker_permission topic_number consumer_group_number processor_watermark storage_size_bytes
+storage_flush_behind_bytes storage_dispatch_behind_bytes
+storage_message_reserve_time_milliseconds topic_create_execution_time_milliseconds
+consumer_group_create_execution_time_milliseconds half_messages commit_messages_total
+rollback_messages_total finish_message_latency_milliseconds timer_enqueue_lag
+timer_enqueue_latency_milliseconds timer_dequeue_lag timer_dequeue_latency_milliseconds
+timing_messages timer_enqueue_total timer_dequeue_total timer_message_snapshot
+delay_message_latency_seconds pop_buffer_scan_time_consume_milliseconds
+pop_revive_in_message_total pop_revive_out_message_total pop_revive_retry_messages_total
+pop_revive_lag_milliseconds pop_revive_latency_milliseconds pop_offset_buffer_size
+pop_checkpoint_buffer_size
+"""
+"""What brokers of RocketMQ 5 serve, without RocksDB, tiered storage, proxy and controller."""
+
+
 def family_of(name: str) -> Family | None:
     """Return the family of a name in an expression."""
     return SERVED.get(name) or SERVED.get(re.sub(r"_(bucket|sum|count)$", "", name))
@@ -23,8 +43,24 @@ def test_each_metric_on_the_page_exists_and_the_other_way_round() -> None:
     """`python -m tools.make_metrics` renews the tables."""
     page = PAGE.read_text()
     assert page == filled(page), "run: python -m tools.make_metrics"
-    named = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    named = set(re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \|", page, re.M))
     assert named == {one.name for families in TABLES.values() for one in families}
+
+
+def test_each_name_of_rocketmq_is_served_or_said_to_be_missing() -> None:
+    """Nobody looks for a metric in vain; each name has the same place in both lists."""
+    page = PAGE.read_text()
+    start = page.index("## What RocketMQ serves and inorder does not")
+    rows = page[start : page.index("\n## ", start)].splitlines()
+    told = {
+        name
+        for row in rows
+        if row.startswith("|")
+        for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    for name in ROCKETMQ.split():
+        served = f"rocketmq_{name}" in SERVED
+        assert served != (f"rocketmq_{name}" in told), name
 
 
 def test_expressions_name_metrics_and_labels_that_exist() -> None:

@@ -108,6 +108,11 @@ def test_a_broker_shows_its_whole_catalogue(tmp_path: Path) -> None:
 
                 assert value("rocketmq_messages_in_total", topic="orders") == 20
                 assert value("rocketmq_messages_out_total", consumer_group="billing") == 20
+                stored = pair.broker.store.log.end_position
+                assert 20 * 100 < value("rocketmq_throughput_in_total", topic="orders") <= stored
+                assert value("rocketmq_throughput_out_total", consumer_group="billing") == value(
+                    "rocketmq_throughput_in_total", topic="orders"
+                ), "each record was given out once, whole"
                 assert value("inorder_group_members", consumer_group="billing") == 1
                 assert value("inorder_lease_grants_total", kind="fresh") >= 1
                 assert value("inorder_leases", state="held", consumer_group="billing") >= 1
@@ -148,7 +153,12 @@ def test_lag_of_a_group_without_members_is_shown() -> None:
                 assert [one for labels, one in found[name] if labels["topic"] == "Orders"] == [
                     value
                 ], name
-            assert ("CG", "Orders") in monitoring.collector.ages.oldest_ms
+            ages = monitoring.collector.ages
+            assert ages.oldest_ms["CG", "Orders"] > 0
+            assert ("CG", "Orders") not in ages.unpulled_ms, "all five are pulled"
+            await rig.send(b"x", i="UNIQ_KEY\x01B\x02")
+            await ages.sample()
+            assert ages.unpulled_ms["CG", "Orders"] >= ages.oldest_ms["CG", "Orders"]
 
     asyncio.run(scenario())
 

@@ -5,16 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
+from inorder.access.rules import User
 from inorder.aio import Admin, Consumer, Producer
 from inorder.cli.contents import app
+from inorder.cli.doctor import _topic
 from inorder.client.consume.rules.outcomes import Park
-from inorder.config import BrokerConfig, NameServerConfig
+from inorder.client.rules.resizing import TopicResize
+from inorder.config import BrokerConfig, NameServerConfig, NetConfig
+from inorder.diagnosis import rules
 from inorder.embedded import Embedded
+from inorder.model import TopicConfig
+from inorder.ordering.keymap import ATTRIBUTE, KeyMap
+from inorder.wire.requests.resizing import ResizeDecide
+from tests.integration.accesskit import SETTINGS
 from tests.kit.commands import CliRunner
 
 pytestmark = pytest.mark.slow
@@ -124,3 +135,88 @@ def test_a_cluster_without_brokers(tmp_path: Path) -> None:
             assert "BROKEN   cluster: no broker is registered" in done.stdout
 
     asyncio.run(scenario())
+
+
+def test_an_unfinished_resize_and_a_key_that_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that nobody drives any more; a handler that fails, and no parking."""
+    monkeypatch.setattr(rules, "LAG_OLD_MS", 0)
+
+    async def scenario() -> None:
+        config = BrokerConfig(port=0, data=str(tmp_path))
+        namesrv = NameServerConfig(port=0, data=str(tmp_path / "n"))
+        async with Embedded(namesrv, config) as pair, Admin(pair.namesrv_address) as admin:
+            await admin.topics.create("orders", queues=2)
+            async with Producer(pair.namesrv_address) as producer:
+                for number in range(3):
+                    await producer.send("orders", b"%d" % number, key="bad")
+            failed = asyncio.Event()
+            consumer = Consumer(pair.namesrv_address, group="billing", consume_from="first")
+
+            @consumer.on("orders", order="key")
+            async def handle(_: Any) -> None:
+                failed.set()
+                raise ValueError("planted")
+
+            name = config.name
+            map_ = KeyMap.of(2, [(name, index) for index in range(4)]).encode()
+            async with consumer:
+                await asyncio.wait_for(failed.wait(), 30)
+                pair.broker.config = replace(config, host="0.0.0.0")  # says so, and is not there
+                api = await admin.cluster.api(pair.broker.address)
+                await api.resize(ResizeDecide("orders", "planted", 2, map_, ""))
+                _, found = await asyncio.to_thread(doctor, pair.namesrv_address)
+            whole = "\n".join(one["what"] for one in found)
+            for part in (
+                "it listens on 0.0.0.0 without authentication",
+                "a resize to 4 queues has not ended: stopped at no broker yet",
+                "oldest unfinished message (key bad, topic orders, queue",
+                "with 2 behind it",
+            ):
+                assert part in whole, (part, whole)
+
+    asyncio.run(scenario())
+
+
+def test_users_rules_and_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a rule, and a certificate of three days; others may not look at users."""
+    soon = datetime.now(UTC) + timedelta(days=3, hours=1)
+    issued = trustme.CA().issue_cert("127.0.0.1", not_after=soon)
+    pem, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    pem.write_bytes(issued.cert_chain_pems[0].bytes())
+    key.write_bytes(issued.private_key_pem.bytes())
+
+    async def scenario() -> None:
+        config = BrokerConfig(
+            port=0, data=str(tmp_path), access=SETTINGS,
+            net=NetConfig(tls_certificate=str(pem), tls_key=str(key)),
+        )  # fmt: skip
+        namesrv = NameServerConfig(port=0, data=str(tmp_path / "n"))
+        async with Embedded(namesrv, config) as pair:
+            accounts = pair.broker.accounts
+            assert accounts is not None
+            for user, is_super in (("root", True), ("idle", False)):
+                made = User(user, b"0123456789abcdef", is_super=is_super)
+                accounts.put_user(made, by="test", peer="")
+            monkeypatch.setenv("INORDER_ACCESS_KEY", "root")
+            monkeypatch.setenv("INORDER_SECRET_KEY", "0123456789abcdef")
+            _, found = await asyncio.to_thread(doctor, pair.namesrv_address, "--quick")
+            told = {one["what"] for one in found}
+            assert {"it is enabled and has no rule", "its certificate ends in 3 days"} <= told
+
+    asyncio.run(scenario())
+
+
+def test_the_doctor_reads_key_maps_that_differ() -> None:
+    """Of the newest version; a broker of the map that lacks the topic is named."""
+    one, other = (KeyMap.of(1, places) for places in ([("a", 0), ("b", 0)], [("a", 0), ("c", 0)]))
+    configs = {
+        name: TopicConfig("orders", 1, 1, 6, attributes={ATTRIBUTE: key_map.encode()})
+        for name, key_map in (("a", one), ("b", other))
+    }
+    status = TopicResize("orders", 1, 2, {}, None, (), (), (), 0)
+    facts = _topic("orders", configs, status, {"a", "b", "c"})
+    assert len(set(facts.maps.values())) == 2
+    assert facts.missing == ("c",)
+    assert [found.severity for found in rules.check_key_maps([facts])] == ["broken", "broken"]

@@ -9,16 +9,27 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
-from opentelemetry.trace import SpanKind, Tracer
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    TraceFlags,
+    Tracer,
+    TraceState,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import inorder
 from inorder import aio
 from inorder.errors import SendsFailed, UsageError
-from inorder.otel import Tracing
+from inorder.otel import Tracing, _injected
 from inorder.testing import broker as running_broker
 
 TOPIC = "orders"
@@ -261,6 +272,77 @@ def test_a_sampled_key_is_traced_with_all_its_messages(spans: Spans) -> None:
         with spans.tracer.start_as_current_span("request"):
             producer.send(TOPIC, b"1", key=dropped)
     assert len(spans.named(f"send {TOPIC}")) == 2 * len(counts) + 1
+
+
+class Pipe:
+    """A producer that takes what it is given, for the cost of a wrapper."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes, Any, dict[str, Any]]] = []
+
+    def send_nowait(self, topic: str, body: bytes, *, key: Any = None, **values: Any) -> None:
+        self.sent.append((topic, body, key, values))
+
+    def send(self, topic: str, body: bytes, *, key: Any = None, **values: Any) -> None:
+        self.sent.append((topic, body, key, values))
+
+
+def test_an_untraced_pipelined_send_costs_three_calls_and_changes_nothing(spans: Spans) -> None:
+    """The wrapper, and two of the API that ask whether a span is current; then the send itself."""
+    pipe = Tracing(spans.provider, sample=0).trace(Pipe())
+    names: list[str] = []
+
+    def called(frame: Any, event: str, _argument: object) -> None:
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(called)
+    try:
+        pipe.send_nowait(TOPIC, b"1", key="k")
+    finally:
+        sys.setprofile(None)
+    assert names.index("send_nowait") <= 3, names
+    pipe.send_nowait(TOPIC, b"2", key=7, tag="paid")
+    pipe.send_nowait(TOPIC, b"3")
+    assert pipe.sent == [
+        (TOPIC, b"1", "k", {}),
+        (TOPIC, b"2", 7, {"tag": "paid"}),
+        (TOPIC, b"3", None, {}),
+    ]
+    assert not spans.named(f"send {TOPIC}")
+
+
+def test_an_unsampled_pipelined_send_within_a_sampled_span_is_traced(spans: Spans) -> None:
+    """With its own context in the message; a key that is no text goes the same way."""
+    pipe = Tracing(spans.provider, sample=0).trace(Pipe())
+    with spans.tracer.start_as_current_span("request"):
+        pipe.send_nowait(TOPIC, b"1", key="k")
+        pipe.send_nowait(TOPIC, b"1", key=7)
+    sent = [ids(one) for one in spans.named(f"send {TOPIC}")]
+    carried = [values["properties"]["traceparent"][:-3] for *_, values in pipe.sent]
+    assert carried == [f"00-{trace_id:032x}-{span_id:016x}" for trace_id, span_id in sent]
+    assert len(sent) == 2
+
+
+def test_arguments_of_a_traced_send_may_be_given_by_name(spans: Spans) -> None:
+    """As without tracing."""
+    pipe = Tracing(spans.provider).trace(Pipe())
+    pipe.send_nowait(topic=TOPIC, body=b"1", key="k")
+    pipe.send(topic=TOPIC, body=b"2")
+    assert [one[:3] for one in pipe.sent] == [(TOPIC, b"1", "k"), (TOPIC, b"2", None)]
+    assert len(spans.named(f"send {TOPIC}")) == 2
+
+
+def test_the_context_in_a_message_is_that_of_the_propagator(spans: Spans) -> None:
+    """Also with a trace state; without an SDK in the process there is none."""
+    state = TraceState([("vendor", "value"), ("other", "1")])
+    own = SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1), trace_state=state)
+    span = NonRecordingSpan(own)
+    wanted: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(wanted, set_span_in_context(span, Context()))
+    assert _injected(None, span) == wanted
+    assert set(wanted) == {"traceparent", "tracestate"}
+    assert _injected({"a": "b"}, INVALID_SPAN) == {"a": "b"}
 
 
 def test_failures_end_their_spans_and_are_still_reported(spans: Spans) -> None:

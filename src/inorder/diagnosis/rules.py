@@ -61,6 +61,46 @@ class BrokerFacts:
     losses: int = 0
     unsupported: Mapping[int, int] = field(default_factory=dict)
     """Requests by codes that it does not serve."""
+    host: str = ""
+    """The address that it listens on; empty: it does not tell."""
+    is_open: bool = False
+    """Whoever reaches its port may do everything."""
+    access_level: str = ""
+    """`log` or `enforce`; empty: it has no users."""
+    tls_problem: str = ""
+    tls_ends_ms: int = 0
+    """Until when its certificate is valid; 0: it has none from a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class OldestFacts:
+    """The oldest message that a group has not finished."""
+
+    topic: str
+    queue: str
+    """Broker and number."""
+    offset: int
+    key: str | None
+    age_ms: int
+    behind: int
+    """Messages of the queue from this one on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What is known of one topic with key maps."""
+
+    name: str
+    maps: Mapping[str, str]
+    """The key maps of the highest version, in words, by broker."""
+    missing: tuple[str, ...] = ()
+    """Brokers of its maps that do not have it."""
+    planned: str = ""
+    """The resize under way, in words."""
+    away: tuple[str, ...] = ()
+    """Brokers that do not answer about the resize."""
+    waiting: tuple[tuple[str, int, bool], ...] = ()
+    """Groups that read an older version, their messages left, and whether they have members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +117,8 @@ class GroupFacts:
     """The clients of its members: language and version."""
     locked: int = 0
     """Queues with an owner."""
+    oldest: OldestFacts | None = None
+    """The message that waits longest, of those that were looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +140,7 @@ def worst(findings: Iterable[Finding]) -> int:
     return max((EXIT_CODES[one.severity] for one in findings), default=0)
 
 
-def _is_loopback(address: str) -> bool | None:
+def is_loopback(address: str) -> bool | None:
     """Return whether a host is this machine alone; None: it is a name."""
     host = address.rpartition(":")[0].strip("[]")
     if host == "localhost":
@@ -130,7 +172,7 @@ def check_presence(brokers: Iterable[BrokerFacts]) -> Iterator[Finding]:
 def check_addresses(namesrv: str, brokers: Iterable[BrokerFacts]) -> Iterator[Finding]:
     """Find brokers that announce an address which clients cannot reach."""
     servers = [one for one in namesrv.replace(",", ";").split(";") if one]
-    elsewhere = [one for one in servers if _is_loopback(one) is False]
+    elsewhere = [one for one in servers if is_loopback(one) is False]
     for one in brokers:
         if _is_anywhere(one.address):
             yield Finding(
@@ -145,7 +187,7 @@ def check_addresses(namesrv: str, brokers: Iterable[BrokerFacts]) -> Iterator[Fi
                 "clients on this machine cannot send to it or read from it",
                 "is it up? else set advertised_host, or open the way through the firewall",
             )  # fmt: skip
-        elif elsewhere and _is_loopback(one.address):
+        elif elsewhere and is_loopback(one.address):
             yield Finding(
                 Severity.WARNING, f"broker {one.name}",
                 f"it announces {one.address}, and the name server {elsewhere[0]} is no loopback",
@@ -256,6 +298,68 @@ def check_groups(groups: Iterable[GroupFacts]) -> Iterator[Finding]:
                 "they may share queues out by different rules",
                 "finish the upgrade, or give each kind a group of its own",
             )  # fmt: skip
+
+
+def check_stuck(groups: Iterable[GroupFacts]) -> Iterator[Finding]:
+    """Find groups with members whose oldest message stands."""
+    for one in groups:
+        found = one.oldest
+        if found is None or not one.members or found.age_ms < LAG_OLD_MS:
+            continue
+        key = "no key" if found.key is None else f"key {found.key}"
+        yield Finding(
+            Severity.WARNING, f"group {one.name}",
+            f"its oldest unfinished message ({key}, topic {found.topic}, queue {found.queue}, "
+            f"offset {found.offset}) waits for {found.age_ms // 60_000} minutes, with "
+            f"{found.behind - 1} behind it",
+            "its handler fails or takes long, or its queue has no owner; in order, what comes "
+            "after it waits too, and of a key always",
+            f"`inorder locks list {one.name}` shows the owners, their logs the failures; mend the "
+            "handler, add members, or let failing keys be parked: on_failure=Park(...)",
+        )  # fmt: skip
+
+
+def check_key_maps(topics: Iterable[TopicFacts]) -> Iterator[Finding]:
+    """Find topics whose brokers disagree about where keys belong."""
+    for one in topics:
+        if len(set(one.maps.values())) > 1:
+            shown = "; ".join(f"{broker}: {text}" for broker, text in sorted(one.maps.items()))
+            yield Finding(
+                Severity.BROKEN, f"topic {one.name}",
+                f"its brokers have different key maps of one version: {shown}",
+                "clients send one key to different queues, and its messages overtake each other",
+                f"`inorder topic repair {one.name}`",
+            )  # fmt: skip
+        if one.missing:
+            yield Finding(
+                Severity.BROKEN, f"topic {one.name}",
+                f"its key map names {', '.join(one.missing)}, and the topic is not there",
+                "keys that belong there cannot be sent",
+                "start that broker with its data; if it is gone for good: "
+                f"inorder topic resize {one.name} --queues N --without {one.missing[0]}",
+            )  # fmt: skip
+
+
+def check_resizes(topics: Iterable[TopicFacts]) -> Iterator[Finding]:
+    """Find resizes that have not ended, and groups that do not let them end."""
+    for one in topics:
+        if one.planned:
+            away = f"; no answer from {', '.join(one.away)}" if one.away else ""
+            yield Finding(
+                Severity.WARNING, f"topic {one.name}", f"{one.planned}{away}",
+                "once a broker has stopped, keyed sends wait",
+                f"inorder topic resize {one.name} --resume; --abort while a broker is missing",
+            )  # fmt: skip
+        for group, behind, online in one.waiting:
+            if not online:
+                yield Finding(
+                    Severity.WARNING, f"topic {one.name}",
+                    f"group {group} has no member and reads from before a resize, "
+                    f"{behind} messages to go",
+                    "queues that the resize removed stay until the group has read them",
+                    f"start a consumer of {group}; if it never comes back: "
+                    f"inorder topic resize {one.name} --release {group}",
+                )  # fmt: skip
 
 
 def check_parked(

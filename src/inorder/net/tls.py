@@ -21,7 +21,7 @@ import hashlib
 import secrets
 import ssl
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -100,6 +100,39 @@ def _certificate_body(name: str, public: bytes, start: datetime) -> bytes:
         ),
         _der(0xA3, _der(SEQUENCE, extension)),
     )
+
+
+def certificate_end_ms(pem: bytes) -> int:
+    """Return until when the first certificate of a PEM text is valid; 0 if it does not tell."""
+    head, foot = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
+    try:
+        text = pem.split(head, 1)[1].split(foot, 1)[0]
+        (_, whole), *_ = _items(base64.b64decode(text))
+        (_, body), *_ = _items(whole)
+        # Serial, algorithm, issuer, validity; the version stands before them, if at all.
+        _, _, _, (_, validity), *_ = [one for one in _items(body) if one[0] != 0xA0]
+        _, (tag, moment) = _items(validity)
+        written = moment.decode("ascii")
+        if tag == UTC_TIME:  # years of two digits, from 1950 on (RFC 5280)
+            written = ("20" if written < "50" else "19") + written
+        end = datetime.strptime(written, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+        return round(end.timestamp() * 1000)
+    except (ValueError, IndexError):
+        return 0
+
+
+def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Return the tags and contents of DER items that follow each other."""
+    at = 0
+    while at < len(data):
+        tag, size = data[at], data[at + 1]
+        at += 2
+        if size & 0x80:
+            length = size & 0x7F
+            size = int.from_bytes(data[at : at + length], "big")
+            at += length
+        yield tag, data[at : at + size]
+        at += size
 
 
 def _sign(private: int, data: bytes) -> bytes:
@@ -264,6 +297,8 @@ class ServerTls:
         self.problem = ""
         """What keeps the files that are there now from being used."""
         self.reloads = 0
+        self.ends_ms = 0
+        """Until when the certificate of the file in force is valid; 0: there is none."""
 
     @classmethod
     def from_config(cls, config: NetConfig) -> ServerTls:
@@ -277,7 +312,7 @@ class ServerTls:
         tls = cls(config)
         if config.tls_mode != "disabled":
             if config.tls_certificate:
-                tls._context = _load(config)
+                tls._context = tls._read()
             else:
                 _server_context(config)
         return tls
@@ -323,8 +358,13 @@ class ServerTls:
 
     def _made(self, now_ms: int) -> ssl.SSLContext:
         if self._config.tls_certificate:
-            return _load(self._config)
+            return self._read()
         return _self_signed(self._config, now_ms)
+
+    def _read(self) -> ssl.SSLContext:
+        context = _load(self._config)
+        self.ends_ms = certificate_end_ms(Path(self._config.tls_certificate).read_bytes())
+        return context
 
     def _stamps(self) -> _Stamps:
         return tuple(_stamp(path) for path in self._paths)

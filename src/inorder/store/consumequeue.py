@@ -131,6 +131,7 @@ class QueueFiles:
 
 _pack: Final = ENTRY.pack
 _unpack: Final = ENTRY.unpack
+_iterate: Final = ENTRY.iter_unpack
 FILLER_BLOCK: Final = 4096
 TAG_CODE_AT: Final = 12
 
@@ -140,7 +141,8 @@ class QueueIndex:
 
     __slots__ = (
         "_dirty", "_files", "damaged", "first_file", "first_position", "min_offset", "next_offset",
-        "queue_id", "settled_offset", "tail", "tail_offset", "topic", "visible_offset",
+        "queue_id", "settled_offset", "stored_bytes", "tail", "tail_offset", "topic",
+        "visible_offset",
     )  # fmt: skip
 
     def __init__(
@@ -156,6 +158,7 @@ class QueueIndex:
         self.next_offset = 0
         self.settled_offset = 0
         self.visible_offset = 0
+        self.stored_bytes = 0  # of records since the start
         self.tail = bytearray()
         self.tail_offset = 0
         self.damaged = False  # an entry does not lead to its record; see `store/mending.py`
@@ -175,23 +178,30 @@ class QueueIndex:
             self._dirty.append(self)
         self.tail += _pack(position, size, tag_hash)
         self.next_offset = offset + 1
+        self.stored_bytes += size
         return offset
 
     # hot: 0.15 µs an entry
-    def append_many(self, entries: list[int]) -> None:
+    def append_many(self, entries: list[int], size: int) -> None:
         """Give offsets to several records: (position, size, tag hash) after one another."""
-        self.append_packed(struct.pack(">" + "qiq" * (len(entries) // 3), *entries))
+        self.append_packed(struct.pack(">" + "qiq" * (len(entries) // 3), *entries), size)
 
-    def append_packed(self, entries: bytes) -> None:
-        """Give offsets to several records by their entries as they lie in the file."""
+    def append_packed(self, entries: bytes, size: int) -> None:
+        """Give offsets to several records by their entries as they lie in the file.
+
+        `size` is that of the records together.
+        """
         if self.next_offset == self.settled_offset:
             self._dirty.append(self)
         self.tail += entries
         self.next_offset += len(entries) // ENTRY_BYTES
+        self.stored_bytes += size
 
     def roll_back(self) -> None:
         """Forget the offsets given since the last settled one."""
-        del self.tail[(self.settled_offset - self.tail_offset) * ENTRY_BYTES :]
+        begin = (self.settled_offset - self.tail_offset) * ENTRY_BYTES
+        self.stored_bytes -= sum(size for _, size, _ in _iterate(self.tail[begin:]))
+        del self.tail[begin:]
         self.next_offset = self.settled_offset
 
     # hot: 0.3 µs from the tail, 1.6 µs from an open file

@@ -57,6 +57,7 @@ class Dispatcher:
         if record.queue_offset != queue.next_offset:
             self._align(queue, record)
         queue.append(record.position, record.size, tag_code(record, self.delays_ms))
+        queue.stored_bytes = 0  # counts from the start on
 
     def to_keys(self, record: ScannedRecord) -> None:
         """Note the record's keys, unless it is a transaction's rollback."""

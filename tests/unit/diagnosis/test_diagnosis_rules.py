@@ -10,17 +10,22 @@ from inorder.diagnosis.rules import (
     BrokerFacts,
     Finding,
     GroupFacts,
+    OldestFacts,
     ParkedFacts,
     Severity,
+    TopicFacts,
     check_addresses,
     check_clocks,
     check_disks,
     check_groups,
     check_installation,
+    check_key_maps,
     check_limits,
     check_names,
     check_parked,
     check_presence,
+    check_resizes,
+    check_stuck,
     check_unsupported,
     worst,
 )
@@ -164,3 +169,53 @@ def test_the_exit_code_is_that_of_the_worst() -> None:
     assert worst([]) == worst([finding]) == 0
     assert worst([finding, Finding(WARNING, "a", "b", "c", "d")]) == 1
     assert worst([Finding(BROKEN, "a", "b", "c", "d"), finding]) == 2
+
+
+@pytest.mark.parametrize(
+    ("members", "age_ms", "found"), [(1, 300_000, [WARNING]), (1, 299_999, []), (0, 300_000, [])]
+)
+def test_a_key_that_blocks_is_named(members: int, age_ms: int, found: list[Severity]) -> None:
+    """A group without members is another finding."""
+    oldest = OldestFacts("orders", "broker-a/3", 41, "bad", age_ms, 7)
+    findings = list(check_stuck([GroupFacts("billing", members, 7, oldest=oldest)]))
+    assert severities(findings) == found
+    for one in findings:
+        assert "key bad, topic orders, queue broker-a/3, offset 41" in one.what
+        assert "5 minutes, with 6 behind it" in one.what
+
+
+def test_a_group_without_lag_is_not_stuck() -> None:
+    """There is no oldest message."""
+    assert severities(check_stuck([GroupFacts("billing", 2, 0)])) == []
+
+
+def test_key_maps_that_differ_between_brokers() -> None:
+    """The way out is the verb that gives the topic one map."""
+    same = TopicFacts("orders", {"a": "version 1, x", "b": "version 1, x"})
+    differ = TopicFacts("orders", {"a": "version 1, x", "b": "version 1, y"})
+    assert severities(check_key_maps([same])) == []
+    (one,) = check_key_maps([differ])
+    assert severities([one]) == [BROKEN]
+    assert "a: version 1, x; b: version 1, y" in one.what
+    assert "inorder topic repair orders" in one.todo
+
+
+def test_a_broker_of_the_key_map_without_the_topic() -> None:
+    """Its keys cannot be sent."""
+    (one,) = check_key_maps([TopicFacts("orders", {"a": "version 1"}, missing=("b",))])
+    assert severities([one]) == [BROKEN]
+    assert "--without b" in one.todo
+
+
+def test_a_resize_that_has_not_ended() -> None:
+    """Under way, with brokers that do not answer; or waiting for a group that nobody runs."""
+    plan = TopicFacts("orders", {}, planned="a resize to 8 queues has not ended", away=("b",))
+    (one,) = check_resizes([plan])
+    assert severities([one]) == [WARNING]
+    assert "no answer from b" in one.what
+    assert "inorder topic resize orders --resume" in one.todo
+    waiting = TopicFacts("orders", {}, waiting=(("old", 12, False), ("live", 3, True)))
+    (one,) = check_resizes([waiting])
+    assert severities([one]) == [WARNING]
+    assert "group old has no member" in one.what
+    assert "--release old" in one.todo

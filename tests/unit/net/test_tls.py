@@ -27,6 +27,7 @@ from inorder.net.tls import (
     ServerTls,
     TlsSession,
     _multiply,
+    certificate_end_ms,
     certified_user,
     client_context,
     outgoing_context,
@@ -135,6 +136,17 @@ def test_the_self_signed_certificate_is_sound() -> None:
     assert certificate.not_valid_after_utc.year >= datetime.now(UTC).year + 9
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     assert names.value.get_values_for_type(x509.DNSName) == ["inorder"]
+
+
+@pytest.mark.parametrize("year", [2031, 2051])
+def test_the_end_of_a_certificate_is_read(year: int) -> None:
+    """In both forms of time; what is no certificate has no end."""
+    ends = datetime(year, 2, 3, 4, 5, 6, tzinfo=UTC)
+    issued = trustme.CA().issue_cert("broker.example", not_after=ends)
+    pem = b"a line before\n" + issued.cert_chain_pems[0].bytes()
+    assert certificate_end_ms(pem) == ends.timestamp() * 1000
+    assert certificate_end_ms(pem[:-200]) == 0
+    assert certificate_end_ms(b"") == 0
 
 
 def test_two_self_signed_certificates_differ() -> None:

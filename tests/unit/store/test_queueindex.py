@@ -44,6 +44,20 @@ def test_offsets_count_up_and_the_queue_registers_once_a_tick(files: FakeFiles) 
     assert queue.visible_offset == 0
 
 
+def test_bytes_of_records_that_are_rolled_back_do_not_count(files: FakeFiles) -> None:
+    """One by one and packed; what is settled stays counted."""
+    queue = make_queue(files)
+    queue.append(0, 100, 1)
+    queue.append_many([100, 50, 1, 150, 60, 1], 110)
+    assert queue.stored_bytes == 210
+    queue.settled_offset = queue.next_offset
+    queue.append(210, 70, 1)
+    queue.append_many([280, 30, 1], 30)
+    assert queue.stored_bytes == 310
+    queue.roll_back()
+    assert queue.stored_bytes == 210
+
+
 def test_roll_back_forgets_exactly_the_unsettled_offsets(files: FakeFiles) -> None:
     """After a failed tick the next offset is the one given before."""
     queue = make_queue(files)

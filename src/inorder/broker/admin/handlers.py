@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.config import AccessConfig, BrokerConfig, NetConfig, StoreConfig
+from inorder.config import AccessConfig, BrokerConfig, NetConfig, StoreConfig, is_open
 from inorder.errors import ConfigError, InvalidParameter, NoPermission, SystemError_
 from inorder.logs import get_logger, set_levels
 from inorder.model import DataVersion
@@ -165,6 +165,8 @@ def _ours(broker: Broker) -> dict[str, str]:
         "inorderFilesMax": str(broker.files.descriptors_max()),
         "inorderWritable": "true" if broker.writable else "false",
         "inorderUnsupported": ",".join(f"{code}:{count}" for code, count in codes),
+        "inorderHost": broker.config.host,
+        "inorderOpen": "true" if is_open(broker.config) else "false",
     }
 
 
@@ -178,7 +180,7 @@ def _losses(broker: Broker) -> dict[str, str]:
 
 
 def _defences(broker: Broker) -> dict[str, str]:
-    """Return what limits and logins held back, and trouble with certificates; else no fields."""
+    """Return what limits and logins held back, and about certificates; else no fields."""
     server = broker.server
     failures = server.failures
     counts = {
@@ -188,6 +190,8 @@ def _defences(broker: Broker) -> dict[str, str]:
         "inorderLoginFailuresClosed": failures.closed_total,
     }
     found = {name: str(count) for name, count in counts.items() if count}
+    if server.tls.ends_ms:
+        found["inorderTlsEndsMs"] = str(server.tls.ends_ms)
     if server.tls.problem:
         found["inorderTlsProblem"] = "new TLS files are not used; the log of the broker says why"
     return found

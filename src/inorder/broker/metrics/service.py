@@ -44,14 +44,22 @@ _Column = tuple[str, bool, Callable[[_Row], float]]
 """A family, whether it has RocketMQ's labels, and its value of a row."""
 
 
+_Stored = dict[GroupQueue, tuple[int, int]]
+"""The first offset of a queue that a group has not done or pulled, and when it was stored."""
+_Oldest = dict[tuple[str, str], int]
+
+
 class Ages:
     """When the oldest message of each group, topic and queue was stored; sampled."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._known: dict[GroupQueue, tuple[int, int]] = {}
-        self.oldest_ms: dict[tuple[str, str], int] = {}
+        self._undone: _Stored = {}
+        self._unpulled: _Stored = {}
+        self.oldest_ms: _Oldest = {}
         """By group and topic: when the oldest message was stored that is not done."""
+        self.unpulled_ms: _Oldest = {}
+        """The same of the oldest message that is not pulled."""
         self.log_began_ms = 0
 
     async def run(self) -> None:
@@ -62,38 +70,44 @@ class Ages:
 
     async def sample(self) -> None:
         """Look at every queue of every group once."""
-        known: dict[GroupQueue, tuple[int, int]] = {}
-        oldest: dict[tuple[str, str], int] = {}
+        undone: _Stored = {}
+        unpulled: _Stored = {}
+        oldest_ms: _Oldest = {}
+        unpulled_ms: _Oldest = {}
         steps = 0
-        for topic, group in self._broker.offsets.pairs():
-            for queue_id, offset in self._broker.offsets.queues(group, topic).items():
+        offsets = self._broker.offsets
+        for topic, group in offsets.pairs():
+            for queue_id, offset in offsets.queues(group, topic).items():
                 steps += 1
                 if steps % STEPS == 0:
                     await asyncio.sleep(0)
                 key = GroupQueue(group, topic, queue_id)
-                found = await self._look(key, offset)
-                if found is None:
-                    continue
-                known[key] = found
-                if found[1] > 0:
-                    before = oldest.get((group, topic))
-                    oldest[group, topic] = found[1] if before is None else min(before, found[1])
-        self._known, self.oldest_ms = known, oldest
+                await self._look(key, offset, self._undone, undone, oldest_ms)
+                if key in undone:  # else there is nothing behind it
+                    pulled = max(offset, offsets.query_pull(group, topic, queue_id))
+                    await self._look(key, pulled, self._unpulled, unpulled, unpulled_ms)
+        self._undone, self._unpulled = undone, unpulled
+        self.oldest_ms, self.unpulled_ms = oldest_ms, unpulled_ms
         log = self._broker.store.log
         if log.end_position > log.min_position:
             self.log_began_ms = await self._stored_ms(log.min_position)
 
-    async def _look(self, key: GroupQueue, offset: int) -> tuple[int, int] | None:
-        """Return the first offset that is not done, and when its message was stored."""
+    async def _look(
+        self, key: GroupQueue, offset: int, before: _Stored, known: _Stored, oldest_ms: _Oldest
+    ) -> None:
+        """Note when the first message from an offset on was stored, if there is one."""
         queue = self._broker.store.find_queue(key.topic, key.queue_id)
         if queue is None or max(offset, queue.min_offset) >= queue.visible_offset:
-            return None
+            return
         offset = max(offset, queue.min_offset)
-        before = self._known.get(key)
-        if before is not None and before[0] == offset:
-            return before
-        entry = queue.entry(offset)
-        return offset, 0 if entry is None else await self._stored_ms(entry[0])
+        found = before.get(key)
+        if found is None or found[0] != offset:
+            entry = queue.entry(offset)
+            found = offset, 0 if entry is None else await self._stored_ms(entry[0])
+        known[key] = found
+        if found[1] > 0:
+            pair = key.group, key.topic
+            oldest_ms[pair] = min(oldest_ms.get(pair, found[1]), found[1])
 
     async def _stored_ms(self, position: int) -> int:
         """Return the store time of the record at a position; one that is cold a thread reads."""
@@ -149,14 +163,13 @@ class Collector:
 
     def _broker_itself(self, page: Page) -> Steps:
         broker = self._broker
-        broker.count()
-        stats = broker.stats
         self._put(page, "rocketmq_broker_permission", broker.config.perm)
         self._put(page, "rocketmq_topic_number", len(broker.topics))
         self._put(page, "rocketmq_consumer_group_number", len(broker.groups))
-        self._put(page, "rocketmq_throughput_in_total", stats.put_bytes)
-        self._put(page, "rocketmq_throughput_out_total", stats.get_bytes)
         self._put(page, "rocketmq_half_messages", len(broker.transactions))
+        ended = broker.transaction_service
+        self._put(page, "rocketmq_commit_messages_total", ended.committed)
+        self._put(page, "rocketmq_rollback_messages_total", ended.rolled_back)
         yield
         half = next(iter(broker.transactions), None)
         now_ms = broker.clock.now_ms()
@@ -248,23 +261,40 @@ class Collector:
         broker = self._broker
         page.begin(CATALOGUE["rocketmq_messages_in_total"])
         dead: list[tuple[str, str, int]] = []
+        stored: list[tuple[int, str, str, str]] = []
         for topic in broker.topics.names():
-            total = 0
+            total = size = 0
             for queue_id in range(self._queue_count(topic)):
-                total += broker.store.end_offset(topic, queue_id)
+                queue = broker.store.find_queue(topic, queue_id)
+                if queue is not None:
+                    total += queue.visible_offset
+                    size += queue.stored_bytes
                 yield
             if topic.startswith(DEAD_LETTER_PREFIX):
                 dead.append((topic.removeprefix(DEAD_LETTER_PREFIX), topic, total))
             if not is_retry(topic):
                 kind = "fifo" if topic in broker.resizing.topics else "normal"
-                page.put(total, topic, kind, yes(broker.topics.is_system(topic)))
+                flag = yes(broker.topics.is_system(topic))
+                page.put(total, topic, kind, flag)
+                stored.append((size, topic, kind, flag))
+        page.begin(CATALOGUE["rocketmq_throughput_in_total"])
+        for row in stored:
+            page.put(*row)
+            yield
         page.begin(CATALOGUE["rocketmq_send_to_dlq_messages_total"])
         for group, topic, total in dead:
             page.put(total, group, topic, yes(_is_system(group)))
             yield
         page.begin(CATALOGUE["rocketmq_messages_out_total"])
-        for (topic, group), messages in broker.deliveries.totals():
-            page.put(messages, topic, group, yes(is_retry(topic)), yes(_is_system(group)))
+        given: list[tuple[int, str, str, str, str]] = []
+        for (topic, group), messages, size in broker.deliveries.totals():
+            flags = yes(is_retry(topic)), yes(_is_system(group))
+            page.put(messages, topic, group, *flags)
+            given.append((size, topic, group, *flags))
+            yield
+        page.begin(CATALOGUE["rocketmq_throughput_out_total"])
+        for out in given:
+            page.put(*out)
             yield
 
     def _queue_count(self, topic: str) -> int:
@@ -291,17 +321,22 @@ class Collector:
                 ahead = FinishedMap.decode(finished).count if finished else 0
                 unfinished += max(0, found[0] - ahead)
             rows.append((group, topic, lag, inflight, unfinished, done))
-        now_ms, oldest = broker.clock.now_ms(), self.ages.oldest_ms
+        now_ms, ages = broker.clock.now_ms(), self.ages
 
         def age_ms(row: _Row) -> int:
-            since = oldest.get((row[0], row[1]))
+            since = ages.oldest_ms.get((row[0], row[1]))
             return 0 if since is None or not row[2] else max(0, now_ms - since)
+
+        def queueing_ms(row: _Row) -> int:
+            since = ages.unpulled_ms.get((row[0], row[1]))
+            return 0 if since is None or row[2] == row[3] else max(0, now_ms - since)
 
         values: tuple[_Column, ...] = (
             ("rocketmq_consumer_lag_messages", True, lambda row: row[2]),
             ("rocketmq_consumer_inflight_messages", True, lambda row: row[3]),
             ("rocketmq_consumer_ready_messages", True, lambda row: row[2] - row[3]),
             ("rocketmq_consumer_lag_latency_milliseconds", True, age_ms),
+            ("rocketmq_consumer_queueing_latency_milliseconds", True, queueing_ms),
             ("inorder_group_oldest_unfinished_age_seconds", False, lambda row: age_ms(row) / 1000),
             ("inorder_group_unfinished_messages", False, lambda row: row[4]),
             ("inorder_group_done_total", False, lambda row: row[5]),

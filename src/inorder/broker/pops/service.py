@@ -483,7 +483,8 @@ class Pops:
                     as_popped(decode(raw), topic=request.topic, receipt=receipt.encode(offset))
                     for raw, offset in zip(one.records, one.offsets, strict=True)
                 ]
-            self._broker.deliveries.count(request.topic, group, len(one.records))
+            size = sum(map(len, one.records))
+            self._broker.deliveries.count(request.topic, group, len(one.records), size)
         fields = pop_header(pop_ms, invisible_ms, revive, gathered.rest)
         fields |= {"startOffsetInfo": ";".join(starts), "msgOffsetInfo": ";".join(messages)}
         if request.order:

@@ -376,7 +376,7 @@ class Pulls:
         self.found += 1
         self.messages += count
         self.bytes += size
-        self._delivered(fields.topic, fields.group, count)
+        self._delivered(fields.topic, fields.group, count, size)
         self._broker.offsets.commit_pull(fields.group, fields.topic, fields.queue_id, next_offset)
 
     # hot: 4 µs for 32 records, contiguous or not

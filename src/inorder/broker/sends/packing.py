@@ -232,7 +232,7 @@ class Packer:
             offset += 1
         assert position - start == total, "the room was computed from the same lengths"
         self._log.pending[at : at + total] = b"".join(parts)
-        queue.append_many(entries)
+        queue.append_many(entries, total)
         self.messages += len(items)
         self.bytes += total
         return entries[::3]
@@ -264,7 +264,8 @@ class Packer:
         queue.append_packed(
             batch.pack(
                 log.pending, at, shared, target.topic_part, position, queue.next_offset, crc32
-            )
+            ),
+            total,
         )
         hashes, positions = batch.key_rows(prefix_hash(target.topic))
         self._note_rows(NotedRows(hashes, position, now_ms, positions, batch.count))

@@ -31,14 +31,14 @@ Pair = tuple[str, str]
 class _History:
     """The totals of one group on one topic, and samples of them for each window."""
 
-    __slots__ = ("changed_ms", "messages", "pulls", "samples")
+    __slots__ = ("bytes", "changed_ms", "messages", "pulls", "samples")
 
     def __init__(self, now_ms: int) -> None:
-        self.messages = self.pulls = 0
+        self.messages = self.pulls = self.bytes = 0
         self.changed_ms = now_ms
         self.samples = tuple(deque([(now_ms, 0, 0)]) for _ in _WINDOWS)
 
-    def add(self, messages: int, pulls: int, before_ms: int, now_ms: int) -> None:
+    def add(self, messages: int, pulls: int, size: int, before_ms: int, now_ms: int) -> None:
         """Count what was given between two samples."""
         for kept, (window_ms, every_ms) in zip(self.samples, _WINDOWS, strict=True):
             if before_ms - kept[-1][0] >= every_ms:
@@ -47,6 +47,7 @@ class _History:
                 kept.popleft()
         self.messages += messages
         self.pulls += pulls
+        self.bytes += size
         self.changed_ms = now_ms
 
     def window(self, index: int, now_ms: int, fresh: tuple[int, int]) -> WindowStats:
@@ -75,42 +76,44 @@ class Deliveries:
 
     def __init__(self) -> None:
         self.fresh: dict[Pair, list[int]] = {}
-        """Messages and pulls since the last sample; whoever answers a pull counts here."""
+        """Messages, pulls, bytes since the last sample; whoever answers a pull counts here."""
         self._known: dict[Pair, _History] = {}
         self._before_ms = 0
 
-    def count(self, topic: str, group: str, messages: int) -> None:
-        """Count the messages of one answer."""
+    def count(self, topic: str, group: str, messages: int, size: int) -> None:
+        """Count the messages of one answer and their bytes."""
         # hot: 0.2 us an answered pull
         found = self.fresh.get((topic, group))
         if found is None:
-            self.fresh[topic, group] = [messages, 1]
+            self.fresh[topic, group] = [messages, 1, size]
         else:
             found[0] += messages
             found[1] += 1
+            found[2] += size
 
     def sample(self, now_ms: int) -> None:
         """Keep the totals of the groups that were given something; call it every ten seconds."""
         fresh, self.fresh = self.fresh, {}
         before_ms, self._before_ms = self._before_ms, now_ms
-        for pair, (messages, pulls) in fresh.items():
+        for pair, (messages, pulls, size) in fresh.items():
             history = self._known.get(pair)
             if history is None:
                 if len(self._known) >= GROUPS_MAX:
                     continue
                 history = self._known[pair] = _History(before_ms)
-            history.add(messages, pulls, before_ms, now_ms)
+            history.add(messages, pulls, size, before_ms, now_ms)
 
-    def totals(self) -> Iterator[tuple[Pair, int]]:
-        """Return how many messages each topic gave each group since the start."""
+    def totals(self) -> Iterator[tuple[Pair, int, int]]:
+        """Return how many messages and bytes each topic gave each group since the start."""
         for pair in list(self._known):
             history, fresh = self._known.get(pair), self.fresh.get(pair)
             if history is not None:
-                yield pair, history.messages + (0 if fresh is None else fresh[0])
+                messages, _, size = (0, 0, 0) if fresh is None else fresh
+                yield pair, history.messages + messages, history.bytes + size
         for pair in [one for one in self.fresh if one not in self._known]:
             fresh = self.fresh.get(pair)
             if fresh is not None:
-                yield pair, fresh[0]
+                yield pair, fresh[0], fresh[2]
 
     def of(self, topic: str, group: str, now_ms: int) -> StatsData | None:
         """Return the statistics of a group on a topic; None: it was given nothing."""

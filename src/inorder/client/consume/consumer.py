@@ -18,6 +18,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal
 
+from inorder.client import registry
 from inorder.client.access import Access
 from inorder.client.consume.hooks import Hook, Hooks, HooksWhen, ParkHook
 from inorder.client.consume.pullconsumer import ConsumeFrom, Target
@@ -29,7 +30,6 @@ from inorder.client.consume.rules.leases import GRACE_MIN_MS, Terms
 from inorder.client.consume.rules.outcomes import Policy
 from inorder.client.consume.service import ConsumerService
 from inorder.client.consume.workers import WorkersFactory, in_handler
-from inorder.client.registry import made
 from inorder.client.rules.routes import Duration, moment_ms, to_ms
 from inorder.client.session import Session
 from inorder.client.traces import Tracer
@@ -137,7 +137,6 @@ class Consumer:
             namesrv, config=config, tls=tls, credentials=credentials, instance=instance
         )
         self._group = group
-        made(self)
         self._consume_from = _begin(consume_from, self._access.clock.now_ms())
         self._clustering = not broadcasting
         self._terms = _terms(self._access.config.consumer, lease, grace)
@@ -163,6 +162,7 @@ class Consumer:
         self._patience: Patience | None = None
         self._closed = asyncio.Event()
         self._stop_asked = asyncio.Event()
+        registry.made(self, "consumer", group)
 
     def on(
         self,
@@ -320,6 +320,7 @@ class Consumer:
                 await self._service.stop(patience)
         finally:
             patience.close()
+            registry.closed(self)
             if self._tracer is not None:
                 await self._tracer.close()
             await self._access.close()

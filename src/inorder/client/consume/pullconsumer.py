@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from inorder.client import registry
 from inorder.client.access import Access
 from inorder.client.api import BrokerApi
 from inorder.client.consume.pulls import PullResult, pull
 from inorder.client.consume.rules.pulls import Prefetched, PullStatus, subscription_of
-from inorder.client.registry import made
 from inorder.client.rules.routes import Duration, subscribe_queues, to_ms
 from inorder.client.session import Session
 from inorder.config import ClientConfig
@@ -201,7 +201,6 @@ class PullConsumer:
         self._access = Access(namesrv, config=config, tls=tls, credentials=credentials)
         self._config = self._access.config
         self._group = group
-        made(self)
         self._consume_from = consume_from
         self._tasks = Tasks(f"consumer {group}")
         self._subscriptions: dict[str, Subscription] = {}
@@ -210,6 +209,7 @@ class PullConsumer:
         self._arrived = asyncio.Event()
         self._next = 0
         self._closed = False
+        registry.made(self, "reader", group)
 
     # One queue at a time, offsets kept by the caller.
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple, NoReturn
 
+from inorder.client import registry
 from inorder.client.access import Access
-from inorder.client.registry import made
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.client.send.batches import Batch, one_topic
 from inorder.client.send.checks import (
@@ -165,7 +165,6 @@ class Producer:
         self._config = checked_config(self._access.config)
         self._clock = self._access.clock
         self._group = group
-        made(self)
         self._name = checked_name(id)
         self._tracer = Tracer(group, "PRODUCE", self._clock) if trace else None
         if self._tracer is not None:
@@ -192,6 +191,7 @@ class Producer:
         self._checks: Checks | None = None
         self._requests = Requests(self._config.requests_waiting_max)
         self._asked = False
+        registry.made(self, "producer")
 
     async def start(self) -> None:
         """Prepare to send, without connecting. The first send does this, too."""
@@ -629,6 +629,7 @@ class Producer:
             await self._tasks.stop()
             while self._early:
                 self._outcome(self._early.popleft()[0], None, _closed())
+            registry.closed(self)
             if self._checks is not None:
                 await self._checks.leave(self._listener)
             if self._tracer is not None:

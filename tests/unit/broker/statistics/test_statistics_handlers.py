@@ -76,7 +76,7 @@ def test_statistics_of_a_group_are_counted(filled: Any) -> None:
     fields = {"statsName": "GROUP_GET_NUMS", "statsKey": "t@g"}
     answer = filled.ask(315, fields)
     assert (answer.code, answer.remark) == (1, "The stats <GROUP_GET_NUMS> <t@g> not exist")
-    filled.deliveries.count("t", "g", 5)
+    filled.deliveries.count("t", "g", 5, 500)
     assert StatsData.decode(filled.ask(315, fields).body).minute.sum == 5
 
 
@@ -95,7 +95,7 @@ def test_the_progress_of_all_groups(filled: Any, connect: Any) -> None:
     filled.topics.create_internal("u", 1, 0)
     for topic in ("t", "u", "gone"):
         filled.offsets.commit("g", topic, 0, 3, 0)
-    filled.deliveries.count("t", "g", 6)
+    filled.deliveries.count("t", "g", 6, 600)
     found = AllConsumeStats.decode(filled.ask(317, {"isOrder": "false"}).body)
     assert found.address == filled.address
     assert [sorted(q.topic for q in one.queues) for one in found.groups["g"]] == [["t", "t"], ["u"]]

@@ -27,8 +27,8 @@ def test_messages_count_in_the_windows_in_which_they_were_given() -> None:
             given.sample(now_ms)
 
     assert given.of("t", "g", now_ms) is None
-    given.count("t", "g", 6)
-    given.count("t", "g", 4)
+    given.count("t", "g", 6, 600)
+    given.count("t", "g", 4, 400)
     advance(SAMPLE_MS)
     found = given.of("t", "g", now_ms)
     assert found is not None
@@ -38,7 +38,7 @@ def test_messages_count_in_the_windows_in_which_they_were_given() -> None:
     found = given.of("t", "g", now_ms)
     assert found is not None
     assert (found.minute.sum, found.minute.rate, found.hour.sum) == (0, 0.0, 10)
-    given.count("t", "g", 5)
+    given.count("t", "g", 5, 500)
     found = given.of("t", "g", now_ms)
     assert found is not None
     assert (found.minute.sum, found.hour.sum, found.day.sum) == (5, 15, 15)
@@ -51,7 +51,7 @@ def test_messages_count_in_the_windows_in_which_they_were_given() -> None:
 def test_an_idle_day_leaves_zeros() -> None:
     """The group is known, and was given nothing lately."""
     given = Deliveries()
-    given.count("t", "g", 3)
+    given.count("t", "g", 3, 300)
     given.sample(SAMPLE_MS)
     found = given.of("t", "g", SAMPLE_MS + DAY_MS + HOUR_MS)
     assert found is not None
@@ -62,9 +62,9 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
     """Each in all pairs that it is part of; others stay."""
     given = Deliveries()
     for pair in (("t", "g"), ("t", "h"), ("u", "g")):
-        given.count(*pair, 1)
+        given.count(*pair, 1, 100)
     given.sample(SAMPLE_MS)
-    given.count("t", "h", 1)
+    given.count("t", "h", 1, 100)
     given.forget(topic="t")
     assert given.of("t", "g", 0) is None
     assert given.of("t", "h", 0) is None
@@ -77,7 +77,7 @@ def test_the_number_of_counted_groups_is_bounded() -> None:
     """Further ones have no statistics; those that are known go on."""
     given = Deliveries()
     for number in range(GROUPS_MAX + 5):
-        given.count("t", f"g{number}", 1)
+        given.count("t", f"g{number}", 1, 100)
     given.sample(SAMPLE_MS)
     assert given.of("t", "g0", SAMPLE_MS) is not None
     assert given.of("t", f"g{GROUPS_MAX}", SAMPLE_MS) is None
