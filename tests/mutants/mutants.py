@@ -181,6 +181,14 @@ MUTANTS = [
         "tests/unit/access/test_access_guard.py::test_a_changed_secret_counts_at_once",
     ),
     Mutant(
+        "marks-forget-the-lengths", "access", "bytes of a request in a session move between fields",
+        _NATIVE,
+        "        put32(out + 4 * (count + at), found[at].value_size)\n",
+        "        put32(out + 4 * (count + at), 0)\n",
+        "tests/unit/access/test_access_guard.py::"
+        "test_a_mark_holds_for_its_connection_its_request_and_once",
+    ),
+    Mutant(
         "system-topics-for-all", "access", "a rule for all topics opens those of the broker",
         _ACCESS_RULES,
         "        return not is_system_topic(name)\n",

@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Final
 
+from inorder.accelerated import native
 from inorder.wire.extensions import BOUND
 
 AK: Final = "AccessKey"
@@ -47,15 +48,26 @@ _OUTER: Final = bytes(one ^ 0x5C for one in range(256))
 
 
 def content(
-    fields: Mapping[str, str], body: bytes | memoryview, *, without: Collection[str] = ()
+    fields: dict[str, str], body: bytes | memoryview, *, without: Collection[str] = ()
 ) -> Content:
     """Return what RocketMQ's signature covers; it never covers `Signature` itself."""
-    # hot: 1.5 us for the 14 fields of a send.
+    # hot: 0.5 us for the 14 fields of a send, 1.5 in Python.
+    if native is not None and not without:
+        values: bytes | None = native.signed_values(fields)
+        if values is not None:
+            return values, body
+    return content_pure(fields, body, without)
+
+
+def content_pure(
+    fields: Mapping[str, str], body: bytes | memoryview, without: Collection[str] = ()
+) -> Content:
+    """Return the same in Python."""
     values = [fields[name] for name in sorted(fields) if name != SIGNATURE and name not in without]
     return "".join(values).encode("utf-8", "replace"), body
 
 
-def contents(fields: Mapping[str, str], body: bytes | memoryview) -> Iterator[Content]:
+def contents(fields: dict[str, str], body: bytes | memoryview) -> Iterator[Content]:
     """Yield the contents that may have been signed, the usual one first."""
     yield content(fields, body)
     for names in _LEFT_OUT:
@@ -83,7 +95,7 @@ def bound(  # noqa: PLR0917 - what is covered, in its order
     session: str,
     counter: int,
     code: int,
-    fields: Mapping[str, str],
+    fields: dict[str, str],
     body_length: int,
 ) -> str:
     """Return the mark of a request on one connection, in hex.
@@ -140,10 +152,21 @@ class _Prepared:
 
 
 def bound_content(
-    session: str, counter: int, code: int, fields: Mapping[str, str], body_length: int
+    session: str, counter: int, code: int, fields: dict[str, str], body_length: int
 ) -> bytes:
     """Return what the mark of a request covers."""
-    # hot: 2.5 us for the 17 fields of a send.
+    # hot: 0.5 us for the 17 fields of a send, 2.5 in Python.
+    if native is not None:
+        covered: bytes | None = native.marked(session, counter, code, fields, body_length)
+        if covered is not None:
+            return covered
+    return bound_content_pure(session, counter, code, fields, body_length)
+
+
+def bound_content_pure(
+    session: str, counter: int, code: int, fields: Mapping[str, str], body_length: int
+) -> bytes:
+    """Return the same in Python."""
     names = sorted(fields)
     if SIGNATURE in fields:
         names.remove(SIGNATURE)
