@@ -14,6 +14,7 @@ python -m bench ceiling                  what the load generator itself can do
 python -m bench spark                    Spark on our broker beside Spark on Kafka
 python -m bench handover [--rounds 100]  how fast queues change hands; --against rocketmq
 python -m bench keyed                    order by key, parking and leases: rates and cost
+python -m bench secured                  our client on an open broker and on one that checks users
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from bench import (
     pythons,
     report,
     rocketmq,
+    secured,
     soak,
 )
 from bench.cells import ALL_NAMES as BROKER_NAMES
@@ -59,7 +61,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "orderly": ORDERLY_NAMES,
 }
 ALL_NAMES = (*BROKER_NAMES, batches.NAME, *CLIENT_NAMES, pythons.NAME, *ORDERLY_NAMES, *WORDS)
-ALONE = ("soak", "ceiling", "spark", "handover", "keyed")
+ALONE = ("soak", "ceiling", "spark", "handover", "keyed", "secured")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -83,6 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
             return _handover(options)
         if options.cells == ["keyed"]:
             return _keyed(options)
+        if options.cells == ["secured"]:
+            return _secured(options)
         if options.curves:
             return _curves(options)
         return _all(options)
@@ -264,6 +268,11 @@ def _handover(options: argparse.Namespace) -> int:
 def _keyed(options: argparse.Namespace) -> int:
     table, missed, figures = keyed.run_keyed(options.units, say, smoke=options.smoke)
     return _told(options, "keyed", table, missed, keyed.as_json(figures))
+
+
+def _secured(options: argparse.Namespace) -> int:
+    table, missed, figures = secured.run_secured(options.units, say, smoke=options.smoke)
+    return _told(options, "secured", table, missed, secured.as_json(figures))
 
 
 def _told(

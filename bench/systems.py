@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,6 +100,39 @@ class Ours(_Held):
     def children(self) -> list[Child]:
         """Return all processes."""
         return [self.broker]
+
+
+class Secured(Ours):
+    """`inorder up` that serves only users who may."""
+
+    def __init__(self) -> None:
+        _Held.__init__(self)
+        namesrv_port, port = free_ports(2)
+        self.address, self.namesrv = ("127.0.0.1", port), ("127.0.0.1", namesrv_port)
+        data, secret = self.directory / "data", secrets.token_hex(16)
+        self.root_keys = self.directory / "root.keys"
+        self.root_keys.touch(mode=0o600)
+        self.root_keys.write_text(f"access_key = root\nsecret_key = {secret}\n")
+        words = ["user", "create", "root", "--super", "--secret-stdin", "--data", str(data)]
+        chosen = installs.current()
+        subprocess.run(
+            [chosen.python, "-m", "inorder.cli.main", *words],
+            input=secret, text=True, check=True, stdout=subprocess.DEVNULL,
+            env=chosen.environment(),
+        )  # fmt: skip
+        self.broker = start_ours(
+            "up",
+            self.directory,
+            flags={"broker-port": port, "namesrv-port": namesrv_port, "data": data},
+            settings={"access.level": "enforce"},
+        )
+        try:
+            self.ready_ms = self.broker.wait_until(
+                lambda: "ready" in self.broker.output(), timeout_s=OURS_READY_TIMEOUT_S
+            )
+        except StartFailed:
+            self.stop()
+            raise
 
 
 class Earlier(Ours):

@@ -15,7 +15,7 @@ from typing import Final
 
 from inorder.errors import ConfigError
 
-INTERFACE: Final = 6
+INTERFACE: Final = 7
 """The value of `native.INTERFACE` that this source expects."""
 SWITCH: Final = "INORDER_PURE"
 _PACKAGES: Final = {"uvloop": "asyncio's own loop", "isal": "the checksums of zlib"}

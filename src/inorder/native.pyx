@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled module: sends, batches, index keys, pull replies and rows of a sink, without objects.
+"""The compiled module: sends, batches, index keys, pull replies, rows of a sink, what is signed.
 
 Every function has a twin in Python, named beside it, which gives the same bytes more slowly. Input
 that is not plain is left to the twin: the function then returns None and has changed nothing.
@@ -10,11 +10,12 @@ What is compiled, and why: decision 37.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Next
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 6
+INTERFACE = 7
 """Goes up with every change of what this module offers; `inorder/accelerated.py` compares it."""
 
 cdef enum:
@@ -2958,6 +2959,121 @@ def split_frames(bytes data not None, int64_t limit, int64_t header_max):
         ))
         at = end
     return frames, at
+
+
+# -- what a signature and a mark cover: wire/signature.py ------------------------------------------
+
+cdef enum:
+    SIGNED_FIELDS_MAX = 32
+    SIGNED_BYTES_MAX = 1 << 20
+    MARK_HEAD = 26
+
+cdef struct Field:
+    const uint8_t* name
+    Py_ssize_t name_size
+    const uint8_t* value
+    Py_ssize_t value_size
+
+
+cdef inline bint take_text(object text, const uint8_t** at, Py_ssize_t* size):
+    """Find the letters of a text; False unless all are ASCII."""
+    if type(text) is not str or not PyUnicode_IS_ASCII(text):
+        return False
+    at[0] = <const uint8_t*>PyUnicode_DATA(text)
+    size[0] = PyUnicode_GET_LENGTH(text)
+    return size[0] <= SIGNED_BYTES_MAX
+
+
+cdef inline bint comes_before(const Field* one, const Field* other) noexcept nogil:
+    cdef Py_ssize_t size = min(one.name_size, other.name_size)
+    cdef int order = memcmp(one.name, other.name, size)
+    return order < 0 or (order == 0 and one.name_size < other.name_size)
+
+
+cdef Py_ssize_t sort_fields(dict fields, bint for_mark, Field* found):
+    """Put the fields in the order of their names, without the signature and, for a mark, the mark.
+
+    Return how many there are; -1 if they are many or not plain.
+    """
+    cdef PyObject* name
+    cdef PyObject* value
+    cdef Field one
+    cdef Py_ssize_t position = 0, count = 0, at
+    if len(fields) > SIGNED_FIELDS_MAX:
+        return -1
+    while PyDict_Next(fields, &position, &name, &value):
+        if not (
+            take_text(<object>name, &one.name, &one.name_size)
+            and take_text(<object>value, &one.value, &one.value_size)
+        ):
+            return -1
+        if one.name_size == 9 and memcmp(one.name, b"Signature", 9) == 0:
+            continue
+        if for_mark and one.name_size == 12 and memcmp(one.name, b"inorderBound", 12) == 0:
+            continue
+        at = count
+        while at and comes_before(&one, &found[at - 1]):
+            found[at] = found[at - 1]
+            at -= 1
+        found[at] = one
+        count += 1
+    return count
+
+
+def signed_values(dict fields not None):
+    """Return the values that a signature covers: `content`. None if not all are plain."""
+    cdef Field found[SIGNED_FIELDS_MAX]
+    cdef Py_ssize_t count = sort_fields(fields, False, found), at, size = 0
+    cdef bytes made
+    cdef uint8_t* out
+    if count < 0:
+        return None
+    for at in range(count):
+        size += found[at].value_size
+    made = PyBytes_FromStringAndSize(NULL, size)
+    out = <uint8_t*>PyBytes_AS_STRING(made)
+    for at in range(count):
+        memcpy(out, found[at].value, found[at].value_size)
+        out += found[at].value_size
+    return made
+
+
+def marked(str session not None, int64_t counter, int64_t code, dict fields not None,
+           int64_t body_length):
+    """Return what the mark of a request covers: `bound_content`. None if not all is plain."""
+    cdef Field found[SIGNED_FIELDS_MAX]
+    cdef Py_ssize_t count = sort_fields(fields, True, found), at, size, session_size
+    cdef const uint8_t* letters
+    cdef bytes made
+    cdef uint8_t* out
+    if count < 0 or not take_text(session, &letters, &session_size) or session_size > 0xFFFF:
+        return None
+    if counter < 0 or body_length < 0 or code < -0x80000000ll or code > 0x7FFFFFFFll:
+        return None
+    size = MARK_HEAD + 8 * count + session_size
+    for at in range(count):
+        size += found[at].name_size + found[at].value_size
+    made = PyBytes_FromStringAndSize(NULL, size)
+    out = <uint8_t*>PyBytes_AS_STRING(made)
+    put64(out, counter)
+    put32(out + 8, <uint32_t>code)
+    put64(out + 12, body_length)
+    out[20], out[21] = session_size >> 8, session_size & 0xFF
+    put32(out + 22, count)
+    out += MARK_HEAD
+    for at in range(count):
+        put32(out + 4 * at, found[at].name_size)
+        put32(out + 4 * (count + at), found[at].value_size)
+    out += 8 * count
+    memcpy(out, letters, session_size)
+    out += session_size
+    for at in range(count):
+        memcpy(out, found[at].name, found[at].name_size)
+        out += found[at].name_size
+    for at in range(count):
+        memcpy(out, found[at].value, found[at].value_size)
+        out += found[at].value_size
+    return made
 
 
 # -- answers to pulls: store/reader.py, broker/pulls/service.py ------------------------------------

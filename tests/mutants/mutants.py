@@ -166,6 +166,29 @@ MUTANTS = [
         "tests/unit/access/test_access_rules.py::test_counters_come_once_and_in_a_window",
     ),
     Mutant(
+        "any-mark-is-taken", "access", "a request of a session goes with another code, or renamed",
+        _ACCESS_SERVICE,
+        '            or not hmac.compare_digest(mark.encode("utf-8", "replace"), wanted)\n',
+        "",
+        "tests/unit/access/test_access_guard.py::"
+        "test_a_mark_holds_for_its_connection_its_request_and_once",
+    ),
+    Mutant(
+        "old-secrets-are-kept", "access", "a changed secret counts with the next start",
+        _ACCESS_SERVICE,
+        "        self._verdicts.clear()\n        self._keys.clear()\n",
+        "        self._verdicts.clear()\n",
+        "tests/unit/access/test_access_guard.py::test_a_changed_secret_counts_at_once",
+    ),
+    Mutant(
+        "marks-forget-the-lengths", "access", "bytes of a request in a session move between fields",
+        _NATIVE,
+        "        put32(out + 4 * (count + at), found[at].value_size)\n",
+        "        put32(out + 4 * (count + at), 0)\n",
+        "tests/unit/access/test_access_guard.py::"
+        "test_a_mark_holds_for_its_connection_its_request_and_once",
+    ),
+    Mutant(
         "system-topics-for-all", "access", "a rule for all topics opens those of the broker",
         _ACCESS_RULES,
         "        return not is_system_topic(name)\n",

@@ -22,7 +22,7 @@ from inorder.access.records import Seal, Unseal, unplain
 from inorder.access.rules import User, check_name, check_secret
 from inorder.errors import BrokerError, ConfigError, RemoteProtocolError
 from inorder.wire.header import Command
-from inorder.wire.signature import AK, SIGNATURE, content, sign
+from inorder.wire.signature import AK, SIGNATURE, Keys, content
 
 
 class _Init(msgspec.Struct):
@@ -81,12 +81,12 @@ def signer(text: str) -> Signer:
     user = inner_user(text)
     if user is None:
         return lambda command: command
-    name, secret = user.name, user.secret
+    name, keys = user.name, Keys(user.secret)
 
     def signed(command: Command) -> Command:
         command.fields.pop(SIGNATURE, None)
         command.fields[AK] = name
-        command.fields[SIGNATURE] = sign(secret, content(command.fields, command.body))
+        command.fields[SIGNATURE] = keys.sign(content(command.fields, command.body)).decode()
         return command
 
     return signed

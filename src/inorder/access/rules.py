@@ -424,6 +424,7 @@ def _sort_key(entry: Entry) -> tuple[object, ...]:
 # -- requests that are repeated -------------------------------------------------------------------
 
 WINDOW: Final = 1024
+_WINDOW_BITS: Final = (1 << WINDOW) - 1
 
 
 class Counters:
@@ -438,9 +439,7 @@ class Counters:
     def take(self, counter: int) -> bool:
         """Note a counter; False if it came before or is too old."""
         if counter > self._highest:
-            self._seen = ((self._seen << min(counter - self._highest, WINDOW)) | 1) & (
-                (1 << WINDOW) - 1
-            )
+            self._seen = ((self._seen << min(counter - self._highest, WINDOW)) | 1) & _WINDOW_BITS
             self._highest = counter
             return True
         behind = self._highest - counter

@@ -5,6 +5,7 @@
     sign       base64(HMAC-SHA1(secret, content)), which goes into the field `Signature`
     contents   the contents that a server has to try: some clients leave fields out
     bound      what covers the rest: connection, counter, code, names and lengths
+    Keys       a secret that is prepared for many signatures and marks
 
 Clients of inorder send `bound` beside RocketMQ's signature to servers that gave the connection a
 session. A captured request then is of no use on another connection, a second time, or with another
@@ -13,13 +14,14 @@ code.
 
 from __future__ import annotations
 
-import hmac
+import hashlib
 import struct
-from binascii import b2a_base64
+from binascii import b2a_base64, hexlify
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Final
 
+from inorder.accelerated import native
 from inorder.wire.extensions import BOUND
 
 AK: Final = "AccessKey"
@@ -41,18 +43,31 @@ _NULL: Final = b"null"
 _LEFT_OUT: Final = ((_UNIQUE_KEY,), _ZONE, (TOKEN,))
 
 _NUMBERS: Final = struct.Struct(">QiQHI")
+_INNER: Final = bytes(one ^ 0x36 for one in range(256))
+_OUTER: Final = bytes(one ^ 0x5C for one in range(256))
 
 
 def content(
-    fields: Mapping[str, str], body: bytes | memoryview, *, without: Collection[str] = ()
+    fields: dict[str, str], body: bytes | memoryview, *, without: Collection[str] = ()
 ) -> Content:
     """Return what RocketMQ's signature covers; it never covers `Signature` itself."""
-    # hot: 1.5 us for the 14 fields of a send.
+    # hot: 0.5 us for the 14 fields of a send, 1.5 in Python.
+    if native is not None and not without:
+        values: bytes | None = native.signed_values(fields)
+        if values is not None:
+            return values, body
+    return content_pure(fields, body, without)
+
+
+def content_pure(
+    fields: Mapping[str, str], body: bytes | memoryview, without: Collection[str] = ()
+) -> Content:
+    """Return the same in Python."""
     values = [fields[name] for name in sorted(fields) if name != SIGNATURE and name not in without]
     return "".join(values).encode("utf-8", "replace"), body
 
 
-def contents(fields: Mapping[str, str], body: bytes | memoryview) -> Iterator[Content]:
+def contents(fields: dict[str, str], body: bytes | memoryview) -> Iterator[Content]:
     """Yield the contents that may have been signed, the usual one first."""
     yield content(fields, body)
     for names in _LEFT_OUT:
@@ -72,8 +87,7 @@ def contents(fields: Mapping[str, str], body: bytes | memoryview) -> Iterator[Co
 
 def sign(secret: bytes, parts: Iterable[bytes | memoryview]) -> str:
     """Return RocketMQ's signature of a content."""
-    # hot: 2 us for a send of 256 B.
-    return b2a_base64(hmac.digest(secret, b"".join(parts), "sha1"), newline=False).decode()
+    return Keys(secret).sign(parts).decode()
 
 
 def bound(  # noqa: PLR0917 - what is covered, in its order
@@ -81,7 +95,7 @@ def bound(  # noqa: PLR0917 - what is covered, in its order
     session: str,
     counter: int,
     code: int,
-    fields: Mapping[str, str],
+    fields: dict[str, str],
     body_length: int,
 ) -> str:
     """Return the mark of a request on one connection, in hex.
@@ -91,15 +105,68 @@ def bound(  # noqa: PLR0917 - what is covered, in its order
     values in characters (u32 each), then the session, the names and the values, as UTF-8 and in
     the order of the names. `Signature` and the mark itself are not covered.
     """
-    marked = bound_content(session, counter, code, fields, body_length)
-    return hmac.digest(secret, marked, "sha256").hex()
+    return Keys(secret).mark(bound_content(session, counter, code, fields, body_length)).decode()
+
+
+class Keys:
+    """A secret: what its signatures and marks have in common is computed once."""
+
+    __slots__ = ("_mark", "_sign")
+
+    def __init__(self, secret: bytes) -> None:
+        self._sign = _Prepared(secret, "sha1")
+        self._mark = _Prepared(secret, "sha256")
+
+    def sign(self, parts: Iterable[bytes | memoryview]) -> bytes:
+        """Return RocketMQ's signature of a content, in base64."""
+        return b2a_base64(self._sign.digest(parts), newline=False)
+
+    def mark(self, covered: bytes) -> bytes:
+        """Return the mark of what `bound_content` returns, in hex."""
+        return hexlify(self._mark.digest((covered,)))
+
+
+class _Prepared:
+    """HMAC (RFC 2104) with both blocks of the key hashed already.
+
+    Two hashes are copied faster than one object of `hmac`: 0.6 us a mark instead of 0.9.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: bytes, name: str) -> None:
+        block_size = hashlib.new(name).block_size
+        key = secret if len(secret) <= block_size else hashlib.new(name, secret).digest()
+        key = key.ljust(block_size, b"\0")
+        self._inner = hashlib.new(name, key.translate(_INNER))
+        self._outer = hashlib.new(name, key.translate(_OUTER))
+
+    def digest(self, parts: Iterable[bytes | memoryview]) -> bytes:
+        """Return the HMAC of the parts, one after the other."""
+        inner = self._inner.copy()
+        for part in parts:
+            inner.update(part)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.digest()
 
 
 def bound_content(
-    session: str, counter: int, code: int, fields: Mapping[str, str], body_length: int
+    session: str, counter: int, code: int, fields: dict[str, str], body_length: int
 ) -> bytes:
     """Return what the mark of a request covers."""
-    # hot: 3 us for the 16 fields of a send.
+    # hot: 0.5 us for the 17 fields of a send, 2.5 in Python.
+    if native is not None:
+        covered: bytes | None = native.marked(session, counter, code, fields, body_length)
+        if covered is not None:
+            return covered
+    return bound_content_pure(session, counter, code, fields, body_length)
+
+
+def bound_content_pure(
+    session: str, counter: int, code: int, fields: Mapping[str, str], body_length: int
+) -> bytes:
+    """Return the same in Python."""
     names = sorted(fields)
     if SIGNATURE in fields:
         names.remove(SIGNATURE)

@@ -13,8 +13,9 @@ from inorder.access.service import Accounts, Admission, Changed, Guard, Reason, 
 from inorder.access.storage import AccessFile
 from inorder.clock import SystemClock
 from inorder.config import AccessConfig
+from inorder.wire.extensions import BOUND, COUNTER, SESSION
 from inorder.wire.header import Command
-from inorder.wire.signature import AK, SIGNATURE, content, sign
+from inorder.wire.signature import AK, SIGNATURE, bound, content, sign
 from tests.golden.wire.test_captured_frames import command_of, rows
 from tests.integration.accesskit import entry
 from tests.kit.disk import FakeFiles
@@ -115,6 +116,92 @@ def test_signatures_that_are_none_are_compared_as_bytes() -> None:
         command = send("alice", "A")
         command.fields[SIGNATURE] = text
         assert isinstance(made.admit(Peer(), command), Refused)
+
+
+def bind(session: str, counter: int, *, code: int = 310, **fields: str) -> Command:
+    """Return a send of alice; the mark and the signature are right for these values."""
+    fields = {"b": "A", "e": "3", AK: "alice", SESSION: session, COUNTER: str(counter), **fields}
+    fields[BOUND] = bound(SECRET, session, counter, code, fields, 4)
+    command = Command.request(code, fields, b"body")
+    return resign(command)
+
+
+def resign(command: Command) -> Command:
+    """Sign again: whoever knows the secret, or moves what the signature does not cover."""
+    command.fields[SIGNATURE] = sign(SECRET, content(command.fields, command.body))
+    return command
+
+
+def test_a_mark_holds_for_its_connection_its_request_and_once() -> None:
+    """Each field of a session that is there is checked, and none goes without the others."""
+    made = guard()
+    peer, other = Peer(1), Peer(2)
+    made._draw = lambda size: bytes(range(size))
+    session = made.session_of(peer)
+    made._draw = bytes
+    foreign = made.session_of(other)
+
+    def reason(command: Command, at: Peer = peer) -> Reason | None:
+        found = made.admit(at, command)
+        return found.reason if isinstance(found, Refused) else None
+
+    assert reason(bind(session, 1)) is None
+    assert reason(bind(session, 1)) is Reason.SESSION
+    assert reason(bind(session, 2), other) is Reason.SESSION
+    assert reason(bind(foreign, 2)) is Reason.SESSION
+    assert reason(bind(session, 2), Peer(3)) is Reason.SESSION
+    for name in (SESSION, COUNTER, BOUND):
+        for text in (None, "", "0", "é", "\udc80", "9" * 30):
+            command = bind(session, 2)
+            if text is None:
+                del command.fields[name]
+            else:
+                command.fields[name] = text
+            assert reason(resign(command)) is Reason.SESSION, (name, text)
+    recoded = bind(session, 2)
+    recoded.code = 11
+    assert reason(recoded) is Reason.SESSION
+    renamed = bind(session, 2)
+    renamed.fields["f"] = renamed.fields.pop("e")
+    assert reason(renamed) is Reason.SESSION
+    moved = bind(session, 2, f="12", g="3")
+    moved.fields.update(f="1", g="23")
+    assert reason(moved) is Reason.SESSION
+    borrowed = bind(session, 2, n="some")
+    borrowed.fields["n"], borrowed.body = "somebo", b"dy"  # the last value, beside the body
+    assert reason(borrowed) is Reason.SESSION
+    assert reason(bind(session, 2)) is None
+    assert reason(bind(session, 2000)) is None
+    assert reason(bind(session, 977)) is None
+    assert reason(bind(session, 976)) is Reason.SESSION
+
+
+def test_a_changed_secret_counts_at_once() -> None:
+    """For signatures and marks, though keys are kept prepared."""
+    made = guard()
+    session = made.session_of(Peer())
+    assert isinstance(made.admit(Peer(), bind(session, 1)), Admission)
+    made.accounts.put_user(User("alice", b"another-long-secret"), by="test", peer="")
+    for command in (bind(session, 2), send("alice", "A")):
+        found = made.admit(Peer(), command)
+        assert isinstance(found, Refused)
+        assert found.reason is Reason.SIGNATURE
+    assert isinstance(made.admit(Peer(), send("alice", "A", b"another-long-secret")), Admission)
+
+
+def test_a_server_and_a_user_of_one_name_have_their_own_secrets() -> None:
+    """Each signs with its own, in any order."""
+    made = guard()
+    inner = '{"accessKey":"alice","secretKey":"the-secret-of-servers"}'
+    made = Guard(
+        made.accounts, AccessConfig(level="enforce", inner_credentials=inner), BROKER,
+        BROKER.keys(), draw=bytes,
+    )  # fmt: skip
+    for secret in (SECRET, b"the-secret-of-servers", SECRET):
+        found = made.admit(Peer(), send("alice", "A", secret))
+        assert isinstance(found, Admission)
+        assert found.inner == (secret != SECRET)
+    assert isinstance(made.admit(Peer(), send("alice", "A", b"neither")), Refused)
 
 
 def test_a_certificate_may_name_the_user() -> None:

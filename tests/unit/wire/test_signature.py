@@ -7,7 +7,9 @@ import hashlib
 import hmac
 import struct
 
-from inorder.wire.signature import bound, content, contents, sign
+import pytest
+
+from inorder.wire.signature import Keys, bound, content, contents, sign
 
 FIELDS = {"topic": "orders", "AccessKey": "alice", "_K": "x", "a": "1", "Signature": "old"}
 SECRET = b"a secret"
@@ -82,3 +84,22 @@ def test_bound_tells_what_the_signature_does_not() -> None:
         bound(SECRET, "5e55", 7, 11, {"a": "12", "b": "3"}, 5),
     }
     assert len(others | {MARK}) == 8
+
+
+@pytest.mark.parametrize("size", [0, 1, 20, 63, 64, 65, 127, 128, 129, 256])
+def test_prepared_keys_make_the_hmac_of_any_secret(size: int) -> None:
+    """A secret longer than a block is hashed first; the standard library's `hmac` says the same."""
+    secret = bytes(range(1, 256)) + b"\xff\0"
+    secret = secret[:size]
+    keys = Keys(secret)
+    for text in (b"", b"one", b"x" * 55, b"x" * 64, b"x" * 5000):
+        signed = base64.b64encode(hmac.digest(secret, text + b"body", "sha1"))
+        assert keys.sign((text, memoryview(b"body"))) == signed
+        assert keys.mark(text) == hmac.digest(secret, text, "sha256").hex().encode()
+
+
+def test_prepared_keys_show_nothing_of_the_secret() -> None:
+    """Neither as text nor by an attribute."""
+    keys = Keys(SECRET)
+    shown = repr(keys) + "".join(repr(getattr(keys, name)) for name in keys.__slots__)
+    assert SECRET.decode() not in shown
