@@ -21,9 +21,10 @@ from tests.fuzz import targets
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "sanitized"
+# Without -fwrapv, with which the module is built else: an overflow of a signed number is reported.
 OPTIONS = {
     "address": ("-fsanitize=address", "-fno-omit-frame-pointer", "-g"),
-    "undefined": ("-fsanitize=undefined", "-fno-sanitize-recover=undefined", "-g"),
+    "undefined": ("-fsanitize=undefined", "-fno-sanitize-recover=undefined", "-fno-wrapv", "-g"),
 }
 LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so"}
 TESTS = (
