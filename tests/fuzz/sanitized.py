@@ -1,6 +1,6 @@
 """The compiled module under the compiler's sanitizers: tests and fuzz targets that call it.
 
-    python -m tests.fuzz.sanitized [--kind address undefined] [--seconds 60] [--only-fuzz]
+    python -m tests.fuzz.sanitized [--kind address undefined] [--seconds 60] [--only-fuzz ...]
 
 For each kind the module is compiled anew, into a copy of the package in `build/sanitized`, and all
 that calls it runs there. The first access beyond an object, or the first undefined step, ends the
@@ -78,7 +78,7 @@ def environment(kind: str, source: Path) -> dict[str, str]:
     }
 
 
-def check(kind: str, seconds: float, *, only_fuzz: bool) -> int:
+def check(kind: str, seconds: float, only_fuzz: list[str] | None) -> int:
     """Run everything under one kind; return how many of the runs failed."""
     source = build(kind)
     variables = environment(kind, source)
@@ -90,9 +90,9 @@ def check(kind: str, seconds: float, *, only_fuzz: bool) -> int:
         "-m", "pytest", "-q", "-n", "0", "-o", "pythonpath=.", "-p", "no:cacheprovider", *TESTS
     ]  # fmt: skip
     runs = [["-c", which, str(source)]]
-    runs += [] if only_fuzz else [tests]
-    fuzz = ["-m", "tests.fuzz.run", "--blind", f"--seconds={seconds}", "--target", *TARGETS]
-    runs.append(fuzz)
+    runs += [tests] if only_fuzz is None else []
+    fuzz = ["-m", "tests.fuzz.run", "--blind", f"--seconds={seconds}", "--target"]
+    runs.append([*fuzz, *(only_fuzz or TARGETS)])
     failed = 0
     for words in runs:
         done = subprocess.run(
@@ -108,9 +108,11 @@ def main() -> int:
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words.add_argument("--kind", nargs="*", choices=OPTIONS, default=list(OPTIONS))
     words.add_argument("--seconds", type=float, default=60.0, help="for the fuzz targets of a kind")
-    words.add_argument("--only-fuzz", action="store_true", help="without the tests")
+    words.add_argument(
+        "--only-fuzz", nargs="*", choices=TARGETS, help="without the tests; or these targets alone"
+    )
     chosen = words.parse_args()
-    failed = [check(kind, chosen.seconds, only_fuzz=chosen.only_fuzz) for kind in chosen.kind]
+    failed = [check(kind, chosen.seconds, chosen.only_fuzz) for kind in chosen.kind]
     return 1 if any(failed) else 0
 
 
