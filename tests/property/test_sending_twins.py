@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from inorder.accelerated import native, reason
 from inorder.client.send import sender
+from inorder.client.send.messages import PART_SLOTS
 from inorder.client.send.queues import DONE, UNSENT, Send, compiled
 from inorder.config import ClientConfig
 from inorder.errors import InorderError
@@ -139,6 +140,16 @@ def test_no_more_is_taken_than_may_be() -> None:
             send.state = UNSENT
 
 
+class Unlike:
+    """A content of another class, with the same slots at the same places."""
+
+    __slots__ = PART_SLOTS
+
+    def __init__(self) -> None:
+        for name in PART_SLOTS:
+            setattr(self, name, 0)
+
+
 @needs_compiled
 def test_what_is_no_send_is_left_or_refused() -> None:
     """The module never reads the slots of another class."""
@@ -157,9 +168,9 @@ def test_what_is_no_send_is_left_or_refused() -> None:
     assert sent == deque([thing])
     assert compiled.take_alike(deque([thing]), [thing], 9, 5, 0) == 5
     odd = made(PLAIN, 0)
-    odd.part = thing
-    assert compiled.take_alike(deque([made(PLAIN, 1)]), [odd], 9, 5, 0) == 5
-    assert compiled.take_alike(deque([odd]), [made(PLAIN, 1)], 9, 5, 0) == 5
+    odd.part = Unlike()  # type: ignore[assignment]
+    assert compiled.take_alike(deque([made(PLAIN, 1)]), [odd], 9, 5000, 0) == 5000
+    assert compiled.take_alike(deque([odd]), [made(PLAIN, 1)], 9, 5000, 0) == 5000
     with pytest.raises(ValueError, match="which one"):
         compiled.take_alike(deque(), [], 9, 5, 0)
     with pytest.raises(ValueError, match="as many"):
