@@ -15,7 +15,7 @@ TEST_WORKERS ?= $(shell expr 2 '*' $(WORKERS))
 SEED ?= 1
 ARGS ?=
 
-.PHONY: help setup lock fmt lint types imports house unit property check test test-core test-pure coverage crash sim mutants model fuzz \
+.PHONY: help setup lock fmt lint types imports house unit property check test test-core test-pure coverage crash sim mutants model fuzz sanitize \
         interop spark spark-setup console bench curves garbage soak wheel wheels proof proof-crash proof-delay proof-timers proof-transactions proof-pops proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot samples journeys proof-journeys ops \
         proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs examples site site-setup demo clean
 
@@ -108,6 +108,9 @@ rot: $(STAMP) ## damage files of data directories for a minute; ARGS="--seed 7" 
 fuzz: $(STAMP) ## fuzz the decoders, guided by coverage; ARGS="--seconds 60"
 	@$(PY) -c 'import atheris' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/fuzz.txt
 	$(PY) -m tests.fuzz.run $(ARGS)
+
+sanitize: $(STAMP) ## the compiled module under ASan and UBSan: its tests, its fuzz targets; ARGS="--kind address --seconds 60"
+	$(PY) -m tests.fuzz.sanitized $(ARGS)
 
 garbage: $(STAMP) ## throw garbage at a running broker; ARGS="--scale 0.1 --only idle"
 	$(PY) -m tests.garbage.attack $(ARGS)

@@ -1097,7 +1097,12 @@ def pack_items(list bodies not None, list raws not None, list flags not None, by
     cdef const uint8_t* end = <const uint8_t*>PyBytes_AS_STRING(made) + total
     out = <uint8_t*>PyBytes_AS_STRING(made)
     for index in range(count):
-        flag, body, raw = flags[index], bodies[index], raws[index]
+        flag = flags[index]
+        if len(bodies) != count or len(raws) != count or len(flags) != count:
+            return None  # the lists have changed meanwhile
+        body, raw = bodies[index], raws[index]
+        if type(body) is not bytes or type(raw) is not bytes:
+            return None
         body_bytes = PyBytes_GET_SIZE(body)
         properties = (
             PyBytes_GET_SIZE(raw) + head_bytes + write_number(&number, first + index) + 1
@@ -1613,7 +1618,10 @@ cdef class Sending:
         if type(last) is not self.send_kind:
             return left
         placed = self.field(last, SEND_PLACED)
-        sys_flag = self.part_field(self.field(last, SEND_PART), PART_SYS_FLAG)
+        content = self.field(last, SEND_PART)
+        if type(content) is not self.part_kind:
+            return left
+        sys_flag = self.part_field(content, PART_SYS_FLAG)
         while count > 0 and PyList_GET_SIZE(taken) < most:
             send = waiting[0]
             if type(send) is not self.send_kind:

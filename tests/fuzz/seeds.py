@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import lzma
+import random
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +120,7 @@ def all_seeds() -> dict[str, list[bytes]]:
     _by_hand(seeds)
     seeds["compiled_send"] += [send_header(number, number % 8) for number in range(4)]
     seeds["compiled_pull"] += [b"", b"\x01\x01", bytes(range(40))]
+    seeds["compiled_producer"] += [sends_of(number) for number in range(12)]
     seeds["compiled_batch"] += [targets.numbered(number) for number in (0, 63, 64, 65)]
     return {name: _distinct(found) for name, found in seeds.items()}
 
@@ -150,6 +152,24 @@ def send_header(number: int, queue_id: int) -> bytes:
         "h": "0", "i": text, "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
     return encode_header(Command(310, 7, 0, fields, serializer=number % 2))
+
+
+def sends_of(number: int) -> bytes:
+    """Return what `compiled_producer` reads as a few sends, plain ones and others."""
+    dice = random.Random(number)
+    found = bytes((number, *bytes(8), 4)) + b"head" + bytes((dice.randrange(256),))
+    for at in range(1 + number * 2):
+        key = (b"", b"k", b"key", b"order-42")[at % 4]
+        bits = dice.choice((0x0011, 0x0011, dice.randrange(1 << 16))).to_bytes(2, "big")
+        found += (
+            bits
+            + bytes((at % 9, at % 4))
+            + key
+            + bytes((at % 2, (0, 3, 0, 4)[at % 4]))
+            + b"raw"
+            + bytes((at % 7, 0))
+        )
+    return found
 
 
 def _by_hand(seeds: dict[str, list[bytes]]) -> None:

@@ -7,11 +7,14 @@ differently.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import sys
 import zlib
 from array import array
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +38,9 @@ from inorder.broker.ticks import PendingReplies
 from inorder.broker.topics import rules as topic_rules
 from inorder.broker.topics.rules import TopicTable
 from inorder.client.consume import messages as received
-from inorder.config import BrokerConfig, StoreConfig
+from inorder.client.send.messages import pack_items_pure
+from inorder.client.send.queues import DONE, UNSENT, Send, compiled
+from inorder.config import BrokerConfig, ClientConfig, StoreConfig
 from inorder.errors import (
     BrokerError,
     ConfigError,
@@ -47,7 +52,7 @@ from inorder.errors import (
     SubscriptionParseFailed,
     SystemError_,
 )
-from inorder.model import TopicConfig, TopicQueue
+from inorder.model import SendStatus, TopicConfig, TopicQueue
 from inorder.nameserver.rules import KvTable
 from inorder.net.http import QUERY_FIELDS_MAX, Refused, parse_head, split_target
 from inorder.net.tls import ServerTls
@@ -65,6 +70,7 @@ from inorder.wire.fields import decode_fields, encode_fields, wire_names
 from inorder.wire.frame import FrameDecoder, RawFrame, frame
 from inorder.wire.header import HEADER_BYTES_MAX, Command, decode_command, encode_header
 from inorder.wire.ids import UniqueIds, offset_message_id, pack_host, parse_message_id
+from inorder.wire.properties import PROPERTIES_BYTES_MAX
 from inorder.wire.requests import (
     groups,
     nameserver,
@@ -112,10 +118,12 @@ from inorder.wire.requests.topics import (
     encode_topic_config,
     encode_topic_configs,
 )
+from tests.kit import twinsends
 from tests.kit.disk import FakeFiles
 from tests.kit.headers import headers_of
 from tests.kit.storing import append, contents, write_and_publish
 from tests.kit.twinbrokers import rows_of
+from tests.kit.twinsends import Making
 
 FRAME_LIMIT = 1 << 16
 
@@ -453,6 +461,215 @@ def compiled_send(data: bytes) -> None:
         )
         same([each.fields for each in found], [each.fields for each in wanted])
         same([each.request_id for each in found], [each.request_id for each in wanted])
+
+
+class _Bytes:
+    """Reads an input as choices; behind its end there are zeros."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, size: int) -> bytes:
+        found = self._data[self._at : self._at + size]
+        self._at += size
+        return found
+
+    def number(self, size: int = 1) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def one_of(self, values: Sequence[Any]) -> Any:
+        return values[self.number() % len(values)]
+
+
+class _SubText(str):
+    __slots__ = ()
+
+
+class _SubBytes(bytes):
+    __slots__ = ()
+
+
+_SMALL = ClientConfig(message_bytes_max=300, compress_above_bytes=200, compression="zlib")
+_BODY_SIZES = (1, 7, 0, 199, 198, 200, 300, 301, 2)
+_RAW_SIZES = (9, 0, 40, 32_600, 32_700, PROPERTIES_BYTES_MAX, PROPERTIES_BYTES_MAX + 1)
+_SENDS_MAX = 24
+
+
+@functools.cache
+def _making() -> Making:
+    return Making(_SMALL)
+
+
+def _references(things: Sequence[object]) -> list[int]:
+    return [sys.getrefcount(thing) for thing in things]
+
+
+@target()
+def compiled_producer(data: bytes) -> None:
+    """A producer's messages: made, queued, packed, written and stored as in Python.
+
+    What is damaged is refused before a slot is read, and nothing is kept or dropped too often.
+    """
+    if compiled is None:
+        return
+    choices = _Bytes(data)
+    bytes_max, first = choices.one_of((60, 200, 500, 100_000)), choices.number(8) >> 1
+    head, damage = choices.take(choices.number() % 80), choices.number()
+    kinds: list[dict[str, Any]] = []
+    while choices and len(kinds) < _SENDS_MAX:
+        kinds.append(_kind(choices))
+    if not kinds:
+        return
+    # What is in all that is made, and in nothing that is left at the end. Short ones are shared.
+    things = [kind[name] for kind in kinds for name in ("body", "raw", "key")]
+    things = [thing for thing in (head, *things) if thing is not None and len(thing) > 1]
+    things += [twinsends.QUEUE, *twinsends.MAPS[1:]]
+    before = _references(things)
+    _make_alike(kinds)
+    _travel_alike(kinds, bytes_max, head, min(first, NUMBER_MAX - _SENDS_MAX))
+    _refuse_damaged(kinds, damage)
+    same(_references(things), before)
+
+
+def _kind(choices: _Bytes) -> dict[str, Any]:
+    bits = choices.number(2)
+    size = choices.one_of(_BODY_SIZES)
+    key: Any = choices.take(choices.one_of((0, 1, 3, 8, 255, 256))).decode(
+        "utf-8", "surrogateescape"
+    )
+    return {
+        # What a caller gives.
+        "topic": choices.one_of(("orders", "t", "no topic", "", "x" * 127, "x" * 128, b"t", None)),
+        "body": bytes([bits & 0xFF]) * size,
+        "key": choices.one_of((key, key, key, None, "k" * 255, _SubText(key), key.encode(
+            "utf-8", "surrogateescape"), "a\x01b\x02")),
+        # What became of it.
+        "raw": choices.take(3).ljust(choices.one_of(_RAW_SIZES), b"r"),
+        "flag": choices.one_of((0, 1, -1, 2**31 - 1, -(2**31))),
+        "size": size,
+        "placed": twinsends.MAPS[bits & 3],
+        "sys_flag": bits >> 2 & bits >> 3 & 1,
+        "joins": bits >> 4 & 3 != 0,
+        "state": DONE if bits >> 6 & 7 == 7 else UNSENT,
+        "cancelled": bits >> 9 & 7 == 7,
+        "ours": bits >> 12 & 1 == 0,
+        "locked": bits >> 13 & 1 == 1,
+        "patient": bits >> 14 & 1 == 0,
+        "over": bits >> 15 & 1 == 1,
+        "tries": bits & 2,
+    }  # fmt: skip
+
+
+def _make_alike(kinds: Sequence[dict[str, Any]]) -> None:
+    """What the module makes is what Python makes; else nothing has changed."""
+    assert compiled is not None
+    making = _making()
+    room, sends = making.room, []
+    for kind in kinds:
+        topic, body, key = kind["topic"], kind["body"], kind["key"]
+        if kind["over"]:
+            body = _SubBytes(body)
+        send = making.make(topic, body, key)
+        same(len(making.taken), len(sends) + (send is not None))
+        if send is None:
+            continue
+        sends.append(send)
+        same(twinsends.as_made(send), twinsends.as_made(making.twin(topic, body, key)))
+        (id_,) = send.part.ids
+        found = properties.parse(send.part.raw.decode())
+        same(
+            found,
+            {"UNIQ_KEY": id_, "WAIT": "true"} | ({} if key is None else {"__SHARDINGKEY": key}),
+        )
+    same(compiled.drain(making.taken, len(sends)), sends)
+    size = sum(len(send.part.body) for send in sends)
+    same((room.messages, room.bytes), (len(sends), size))
+    room.leave(len(sends), size)
+    if sends:
+        compiled.stored(sends, twinsends.QUEUE, range(len(sends)), SendStatus.OK)
+    for offset, send in enumerate(sends):
+        receipt = send.waiter.result(0)
+        same((receipt.message_id, receipt.offset), (send.part.ids[0], offset))
+
+
+def _travel_alike(kinds: list[dict[str, Any]], bytes_max: int, head: bytes, first: int) -> None:
+    """Both put the same sends into the same requests, and give the same receipts."""
+    assert compiled is not None
+    ways = (twinsends.travel(kinds, bytes_max), twinsends.receipts(kinds, first))
+    with twinsends.in_python():
+        same(ways, (twinsends.travel(kinds, bytes_max), twinsends.receipts(kinds, first)))
+    sends = [twinsends.made(kind, at) for at, kind in enumerate(kinds)]
+    parts = [send.part for send in sends]
+    body = compiled.pack(sends, head, first)
+    try:
+        wanted = pack_items_pure(
+            [part.body for part in parts], [part.raw or b"" for part in parts],
+            [part.flag for part in parts], head, first,
+        )  # fmt: skip
+    except LocalProtocolError:
+        wanted = None
+    same(body, wanted)
+    same(compiled.wanted(sends), [send for send in sends if not send.waiter.done()])
+    same(compiled.written(sends, None, 7), sum(kind["tries"] > 0 for kind in kinds))
+    same([send.tries for send in sends], [kind["tries"] + 1 for kind in kinds])
+    by_key: dict[Any, Any] = {kinds[0]["key"]: 1} if kinds[0]["key"] else {}
+    groups: dict[Any, list[Send]] = {}
+    at, due = compiled.place(sends, 0, "t", by_key, twinsends.MAPS[1], groups, 990)
+    stop = next((n for n, send in enumerate(sends) if send.key not in by_key), len(sends))
+    same((at, due), (stop, min([990, *(1000 - n for n in range(stop))])))
+    same(groups, {1: sends[:stop]} if stop else {})
+
+
+class _Odd:
+    """Stands where a send, a content, a future or a value should be."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+_ODD_VALUES: tuple[Any, ...] = (None, "x", 2**70, -(2**70), -1, (), ("a", "b"), ["a"], b"", _Odd())
+_ODD_PLACES = (
+    "part", "waiter", "size", "tries", "state", "joins", "placed", "deadline_ms", "key", "over",
+    "part.body", "part.raw", "part.flag", "part.ids", "part.bytes_together", "part.sys_flag",
+)  # fmt: skip
+
+
+def _refuse_damaged(kinds: list[dict[str, Any]], damage: int) -> None:
+    """A value of another type, or an empty slot, somewhere in one of the sends."""
+    assert compiled is not None
+    place, value = _ODD_PLACES[damage % len(_ODD_PLACES)], _ODD_VALUES[damage % len(_ODD_VALUES)]
+    for is_empty in (False, True):
+        for number in range(len(_calls([]))):
+            sends: list[Any] = [twinsends.made(kind, at) for at, kind in enumerate(kinds[:4])]
+            send = sends[damage % len(sends)]
+            holder, name = (send.part, place[5:]) if "." in place else (send, place)
+            if is_empty:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, value)
+            if damage >> 6 == 3:
+                sends[-1] = value
+            with contextlib.suppress(TypeError, AttributeError, ValueError, OverflowError):
+                _calls(sends)[number]()
+
+
+def _calls(sends: list[Any]) -> tuple[Callable[[], object], ...]:
+    module: Any = compiled
+    return (
+        lambda: module.wanted(sends),
+        lambda: module.pack(sends, b"h", 5),
+        lambda: module.written(sends, None, 7),
+        lambda: module.stored(sends, twinsends.QUEUE, range(len(sends)), SendStatus.OK),
+        lambda: module.place(sends, 0, "t", {"k": 1}, b"", {}, 990),
+        lambda: module.take_alike(deque(sends[1:]), sends[:1], 9, 10_000, 4),
+        lambda: module.together(sends),
+        lambda: module.confirm(sends),
+        lambda: module.trim(deque(sends)),
+    )
 
 
 @target()

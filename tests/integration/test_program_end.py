@@ -34,7 +34,9 @@ ENDINGS = {
     "error": SENDS + "job()\nraise SystemExit(0)\n",
     "fork": SENDS
     + """
-import os, sys
+import os, sys, warnings
+# From 3.12 on Python warns of every fork beside threads.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 first = inorder.Producer()
 first.send("others", b"from the parent")
 child = os.fork()

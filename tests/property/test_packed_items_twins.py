@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,6 +59,33 @@ def test_the_module_leaves_to_python_what_is_not_plain() -> None:
             native.pack_items(*lists, HEAD, 0)
     with pytest.raises(ValueError, match="from 0"):
         native.pack_items([b"x"], [b""], [0], HEAD, -1)
+
+
+@needs_compiled
+def test_lists_that_change_meanwhile_are_left_to_python() -> None:
+    """A flag that runs code may empty a list or change what is in it: it is left to Python."""
+    assert native is not None
+    bodies: list[object] = [b"x" * 9]
+    raws: list[object] = [b"y" * 9]
+    flags: list[object] = []
+
+    class Flag:
+        def __init__(self, change: Callable[[], object]) -> None:
+            self.change = change
+
+        def __int__(self) -> int:
+            self.change()
+            return 1
+
+        __index__ = __int__
+
+    changes: list[Callable[[], object]] = [
+        bodies.clear, raws.clear, flags.clear, partial(bodies.__setitem__, 0, 7),
+        partial(raws.__setitem__, 0, "text"), partial(bodies.append, b"z"),
+    ]  # fmt: skip
+    for change in changes:
+        bodies[:], raws[:], flags[:] = [b"x" * 9], [b"y" * 9], [Flag(change)]
+        assert native.pack_items(bodies, raws, flags, HEAD, 0) is None
 
 
 def test_a_broker_reads_what_the_producer_packs() -> None:

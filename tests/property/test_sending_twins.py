@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,50 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.accelerated import native, reason
-from inorder.client.send import producer, queues, router, sender
-from inorder.client.send.messages import PART_SLOTS, Outgoing
-from inorder.client.send.queues import DONE, SEND_SLOTS, UNSENT, Send, SendQueue, compiled
+from inorder.client.send import sender
+from inorder.client.send.messages import PART_SLOTS
+from inorder.client.send.queues import DONE, UNSENT, Send, compiled
 from inorder.config import ClientConfig
 from inorder.errors import InorderError
-from inorder.model import SendReceipt, SendStatus, TopicQueue
 from inorder.sync.futures import SendFuture, SharedFailures
 from inorder.sync.producer import Producer
 from inorder.sync.room import SharedRoom
-from inorder.tasks import Backoff
-from inorder.wire.requests.sendframes import CHOSEN, SendTemplate, by_map
+from inorder.wire.requests.sendframes import CHOSEN
+from tests.kit.twinsends import MAPS, Kind, as_made, in_python, made, receipts, send_queue, travel
 
 needs_compiled = pytest.mark.skipif(native is None, reason=f"compiled module: {reason}")
-QUEUE = TopicQueue("t", "b", 0)
-MAPS = (b"", by_map(1, "aa"), by_map(2, "bb"), CHOSEN)
 CONFIG = ClientConfig()
-USING = (queues, router, sender, producer)
-
-
-@contextmanager
-def in_python() -> Iterator[None]:
-    """Leave the module out."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in USING:
-            patch.setattr(module, "compiled", None)
-        yield
-
-
-class Other:
-    """A future of another class, as the loop's."""
-
-    def __init__(self) -> None:
-        self.found: object = None
-
-    def done(self) -> bool:
-        return self.found is not None
-
-    def set_result(self, result: Any, /) -> None:
-        self.found = result
-
-    def set_exception(self, exception: Any, /) -> None:
-        self.found = exception
-
-
 kinds = st.fixed_dictionaries(
     {
         "placed": st.sampled_from(MAPS[:2] * 4 + MAPS),
@@ -75,78 +42,6 @@ kinds = st.fixed_dictionaries(
         "key": st.sampled_from((None, "a", "b", "c", "new")),
     }
 )
-Kind = dict[str, Any]
-
-
-def made(kind: Kind, at: int) -> Send:
-    waiter: Any = Other()
-    if kind["ours"]:
-        waiter = SendFuture(None, ("t", None))  # type: ignore[arg-type]
-        if kind["locked"]:
-            waiter.add_done_callback(id)
-    if kind["cancelled"]:
-        if kind["ours"]:
-            waiter.cancel()
-        else:
-            waiter.found = CancelledError()
-    part = Outgoing((f"ID{at}",), b"x" * kind["size"], b"", at, kind["sys_flag"], at, raw=b"p\x01v")
-    send = Send("t", kind["key"], part, None, 1000 - at, waiter)
-    send.size = kind["size"]
-    for name in ("placed", "joins", "state", "patient", "over", "tries"):
-        setattr(send, name, kind[name])
-    return send
-
-
-def shown(send: Send) -> list[object]:
-    """Return what is to be equal, in a form that can be compared."""
-    found: list[object] = []
-    for name in SEND_SLOTS:
-        value = getattr(send, name)
-        if name == "part":
-            value = [getattr(value, one) for one in PART_SLOTS]
-        elif name == "waiter":
-            value = outcome(value)
-        found.append((name, value))
-    return found
-
-
-def outcome(waiter: Any) -> object:
-    if isinstance(waiter, Other):
-        found = waiter.found
-        if type(found) is tuple:  # a caller of `send_nowait` sees a receipt
-            found = SendReceipt(*found)
-        return type(found) if isinstance(found, BaseException) else found
-    if not waiter.done():
-        return "pending"
-    return "cancelled" if waiter.cancelled() else waiter.result(0)
-
-
-def send_queue(bytes_max: int) -> SendQueue:
-    template = SendTemplate(
-        group="g", topic="t", template_topic="TBW102", template_queues=4, queue_id=0, broker="b"
-    )
-    queue = SendQueue(
-        None, QUEUE, template, "0123456789abcdef", window=8, named=False,  # type: ignore[arg-type]
-        backoff=Backoff(1, 2), bytes_max=bytes_max,
-    )  # fmt: skip
-    queue.connected(idempotent=True, batches=True)
-    return queue
-
-
-def travel(kinds_: list[Kind], bytes_max: int) -> list[object]:
-    """Let sends go through a queue; return all that is to be seen of that."""
-    queue, found = send_queue(bytes_max), []
-    sends = [made(kind, at) for at, kind in enumerate(kinds_)]
-    queue.waiting.extend(sends)
-    while taken := queue.take():
-        found.append([send.part.ids[0] for send in taken])
-        found.append((queue.tail, queue.in_flight, queue.messages, queue.requests))
-        if len(taken) == 1:
-            queue.confirm(taken[0])
-        else:
-            queue.confirm_load(taken)
-        found.append((queue.confirmed, len(queue.sent), len(queue.waiting)))
-    return [*found, *map(shown, sends)]
 
 
 @needs_compiled
@@ -157,33 +52,6 @@ def test_both_put_the_same_sends_into_a_request(kinds_: list[Kind], bytes_max: i
     with in_python():
         wanted = travel(kinds_, bytes_max)
     assert travel(kinds_, bytes_max) == wanted
-
-
-class Ended:
-    """What `_stored_together` uses of a producer and its room."""
-
-    _after_send = None
-    _tell_stored = producer.Producer._tell_stored
-    _submitting = ()
-
-    def __init__(self) -> None:
-        self._waiting, self._sent = 100, 0
-        self._room = self
-        self.left: tuple[int, int] | None = None
-        self._idle = threading.Event()
-
-    def leave(self, messages_: int, bytes_: int) -> None:
-        self.left = (messages_, bytes_)
-
-    def _pace(self, *_: object) -> None:
-        pass
-
-
-def receipts(kinds_: list[Kind], first: int) -> list[object]:
-    ended, sends = Ended(), [made(kind, at) for at, kind in enumerate(kinds_)]
-    offsets = range(first, first + len(sends))
-    producer.Producer._stored_together(ended, sends, QUEUE, offsets, SendStatus.OK)  # type: ignore[arg-type]
-    return [ended.left, ended._waiting, ended._sent, *map(shown, sends)]
 
 
 @needs_compiled
@@ -272,6 +140,16 @@ def test_no_more_is_taken_than_may_be() -> None:
             send.state = UNSENT
 
 
+class Unlike:
+    """A content of another class, with the same slots at the same places."""
+
+    __slots__ = PART_SLOTS
+
+    def __init__(self) -> None:
+        for name in PART_SLOTS:
+            setattr(self, name, 0)
+
+
 @needs_compiled
 def test_what_is_no_send_is_left_or_refused() -> None:
     """The module never reads the slots of another class."""
@@ -289,6 +167,10 @@ def test_what_is_no_send_is_left_or_refused() -> None:
     compiled.trim(sent)
     assert sent == deque([thing])
     assert compiled.take_alike(deque([thing]), [thing], 9, 5, 0) == 5
+    odd = made(PLAIN, 0)
+    odd.part = Unlike()  # type: ignore[assignment]
+    assert compiled.take_alike(deque([made(PLAIN, 1)]), [odd], 9, 5000, 0) == 5000
+    assert compiled.take_alike(deque([odd]), [made(PLAIN, 1)], 9, 5000, 0) == 5000
     with pytest.raises(ValueError, match="which one"):
         compiled.take_alike(deque(), [], 9, 5, 0)
     with pytest.raises(ValueError, match="as many"):
@@ -298,24 +180,6 @@ def test_what_is_no_send_is_left_or_refused() -> None:
     empty = Send.__new__(Send)
     with pytest.raises(AttributeError):
         compiled.wanted([empty])
-
-
-def as_made(send: Send) -> list[object]:
-    """Return all of a message but its id, its times and its future."""
-    part = send.part
-    assert part.raw is not None
-    id_ = part.ids[0].encode()
-    assert id_ in part.raw
-    found = [(name, getattr(send, name)) for name in SEND_SLOTS]
-    content = [(name, getattr(part, name)) for name in PART_SLOTS if name not in ("ids", "raw")]
-    skipped = ("part", "waiter", "deadline_ms")
-    return [
-        [one for one in found if one[0] not in skipped],
-        [one for one in content if one[0] != "born_at_ms"],
-        part.raw.replace(id_, b"ID"), len(id_),
-        [(name, getattr(send.waiter, name)) for name in ("_state", "_result", "_lock", "message",
-                                                         "asked", "unheard_at")],
-    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
