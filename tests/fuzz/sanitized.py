@@ -34,6 +34,7 @@ TESTS = (
     "tests/property/test_message_twins.py",
     "tests/property/test_packed_items_twins.py",
     "tests/property/test_sending_twins.py",
+    "tests/property/test_signature_twins.py",
     "tests/unit/broker/pulls",
     "tests/unit/broker/sends",
     "tests/unit/client/consume",
