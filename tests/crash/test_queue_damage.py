@@ -80,6 +80,29 @@ def test_a_queue_without_a_record_left_goes_on_where_it_was_noted(clean: bool) -
     again.close()
 
 
+def test_a_record_that_names_another_topic_is_reported_as_a_loss_of_its_queue() -> None:
+    """A bit of its topic flipped before a kill: the log is rebuilt from, and has a hole there."""
+    files, clock = FakeFiles(), FakeClock()
+    store = Store.open(ROOT, CONFIG, files, clock)
+    for number in range(12):
+        append(store, "T", 0, b"message %02d" % number)
+        write_and_publish(store)
+    store.abandon()
+    segment = ROOT / "commitlog" / f"{0:020d}"
+    data = files.read(segment)
+    at = data.index(b"\x01T", data.index(b"message 07")) + 1
+    files.write(segment, b"U", at)
+    again = reopen(files)
+    assert [str(loss) for loss in again.recovery.losses] == [
+        "T/0 offsets 7 to 7: its records are not in the log"
+    ]
+    assert contents(again)["T", 0] == [
+        (number, b"message %02d" % number) for number in range(12) if number != 7
+    ]
+    assert append(again, "T", 0, b"next") == 12
+    again.close()
+
+
 def test_a_topic_that_was_deleted_does_not_come_back() -> None:
     """Made again from the whole log, a deleted topic has no queues, one made anew its new ones."""
     files = FakeFiles()

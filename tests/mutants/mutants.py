@@ -406,6 +406,14 @@ MUTANTS = [
         f"{_IN_DAMAGE}test_a_log_without_its_end_begins_a_generation_before_entries_were_written",
     ),
     Mutant(
+        "hole-is-not-reported", "P4", "a record that the log lacks is skipped silently",
+        "inorder.store.recovery",
+        "        self.report.losses += (Loss(*gap, NOT_IN_LOG) for gap in dispatcher.gaps)\n",
+        "",
+        "tests/crash/test_queue_damage.py::"
+        "test_a_record_that_names_another_topic_is_reported_as_a_loss_of_its_queue",
+    ),
+    Mutant(
         "entries-are-believed", "P4, A14",
         "a pull trusts queue entries that do not lead to their messages",
         "inorder.store.reader",

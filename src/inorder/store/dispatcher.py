@@ -11,7 +11,7 @@ and reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from inorder.store.consumequeue import QueueIndex
 from inorder.store.keyindex import KeyIndex
@@ -27,16 +27,26 @@ from inorder.wire.record import (
 from inorder.wire.timers import entry_code
 
 PROBLEMS_MAX: Final = 100
+GAPS_MAX: Final = 1000
 
 
 class Mismatch(Exception):
     """A record does not continue its queue."""
 
 
+class Gap(NamedTuple):
+    """Offsets of a queue whose records the log does not have, from `low` to before `high`."""
+
+    topic: str
+    queue_id: int
+    low: int
+    high: int
+
+
 class Dispatcher:
     """Feeds queues and key index from scanned records."""
 
-    __slots__ = ("_keys", "_queues", "delays_ms", "dropped", "problems", "strict")
+    __slots__ = ("_keys", "_queues", "delays_ms", "dropped", "gaps", "problems", "strict")
 
     def __init__(self, queues: QueueTable, keys: KeyIndex, delays_ms: Sequence[int]) -> None:
         self._queues = queues
@@ -46,6 +56,7 @@ class Dispatcher:
         self.dropped: dict[str, int] = {}
         """Topics that were deleted, with their records before a position."""
         self.problems: list[str] = []
+        self.gaps: list[Gap] = []
 
     def to_queue(self, record: ScannedRecord) -> None:
         """Append the record's queue entry, unless it is a prepared or rolled back transaction."""
@@ -80,6 +91,10 @@ class Dispatcher:
                 queue.start_with_filler(record.queue_offset)
             return
         self._report(f"{what}; the messages between are not in the log")
+        if len(self.gaps) < GAPS_MAX:
+            self.gaps.append(
+                Gap(queue.topic, queue.queue_id, queue.next_offset, record.queue_offset)
+            )
         queue.fill_to(record.queue_offset)
         self._queues.unwritten.pop(queue, None)
 

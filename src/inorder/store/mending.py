@@ -402,6 +402,9 @@ def _on_disk(files: Files, layout: Layout) -> set[tuple[str, int]]:
     }
 
 
+NOT_IN_LOG: Final = "its records are not in the log"
+
+
 class Loss(msgspec.Struct, frozen=True):
     """Offsets of a queue that are gone, from `low` to before `high`.
 

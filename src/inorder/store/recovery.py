@@ -45,7 +45,7 @@ from inorder.store.ends import Notes
 from inorder.store.intact import looks_intact
 from inorder.store.keyindex import WRITE_ALL, KeyIndex
 from inorder.store.layout import Layout
-from inorder.store.mending import Loss, Wanted, mend
+from inorder.store.mending import NOT_IN_LOG, Loss, Wanted, mend
 from inorder.store.queues import NOTHING_CUT, QueueTable
 from inorder.store.scan import LogScan, LogTail, is_boundary
 from inorder.wire.record import ScannedRecord
@@ -161,6 +161,7 @@ class Recovery:
         self._mend(dispatcher.delays_ms)
         self.report.duration_ms = self._clock.monotonic_ms() - began_ms
         self.report.problems += dispatcher.problems
+        self.report.losses += (Loss(*gap, NOT_IN_LOG) for gap in dispatcher.gaps)
         self._log_report()
         return self.report
 
@@ -251,6 +252,7 @@ class Recovery:
         start = self._prepare_index(start, short_allowed=short_allowed)
         dispatcher.strict = start.method != "whole"
         dispatcher.problems.clear()
+        dispatcher.gaps.clear()
         report = self.report
         report.method = start.method
         report.started_at_position = start.queues_from
@@ -349,9 +351,7 @@ class Recovery:
             certain = mended.holds_last or clean or (noted is not None and noted.emptied)
             if mended.end and not certain:
                 self.report.uncertain.append((*key, mended.end))
-            self.report.losses += (
-                Loss(*key, low, high, "its records are not in the log") for low, high in mended.lost
-            )
+            self.report.losses += (Loss(*key, low, high, NOT_IN_LOG) for low, high in mended.lost)
             what = f"{mended.topic}/{mended.queue_id} was damaged: {mended.changed} entries"
             self.report.problems.append(f"{what} up to offset {mended.end} made again from the log")
 

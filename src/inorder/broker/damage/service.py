@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker.damage.rules import beyond, evidence
 from inorder.errors import StoreError
 from inorder.logs import get_logger
-from inorder.store.mending import Loss
+from inorder.store.mending import NOT_IN_LOG, Loss
 
 if TYPE_CHECKING:
     import asyncio
@@ -132,9 +132,7 @@ class Mending:
             sum(high - low for low, high in mended.lost),
         )  # fmt: skip
         for low, high in mended.lost:
-            self._broker.losses.report(
-                Loss(mended.topic, mended.queue_id, low, high, "its records are not in the log")
-            )
+            self._broker.losses.report(Loss(mended.topic, mended.queue_id, low, high, NOT_IN_LOG))
 
     def _failed(self, error: BaseException) -> None:
         self._running = False
